@@ -1,0 +1,1 @@
+"""Everything that needs a file, a config or a picture. The library is `noisescale`."""
