@@ -1,0 +1,278 @@
+"""From YAML to frozen dataclasses, and every check that can be made before anything trains.
+
+`load(overrides)` composes `configs/` with Hydra and returns a `SuiteConfig`; whatever is wrong is one `UserError` that names key, value and
+what would be allowed. A `RunConfig` holds all that decides a run's numbers and nothing else, so its hash names the run.
+"""
+
+import difflib
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+
+from experiments.errors import UserError
+from experiments.tasks import TASKS
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+RECORD_VERSION = 1
+
+frozen = dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+
+
+def _task_config(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("name")
+    if name not in TASKS:
+        raise ValueError(f"no task {name!r}; tasks: {', '.join(TASKS)}")
+    return TypeAdapter(TASKS[name][0]).validate_python(value)
+
+
+@frozen
+class OptimizerConfig:
+    """`clip` bounds the norm of the batch's gradient, after the noise scale has seen it. The others belong to one optimizer each.
+
+    `beta2_half_life` (in the task's unit) sets Adam's β₂ = ½^(B / half-life), in place of `beta2`.
+    """
+
+    name: Literal["sgd", "momentum", "adam", "rmsprop"]
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
+    beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
+    beta2_half_life: Positive | None = None
+    alpha: Annotated[float, Field(ge=0, lt=1)] | None = None
+    eps: Positive | None = None
+    clip: Positive | None = None
+
+    @model_validator(mode="after")
+    def _fields_fit_name(self) -> "OptimizerConfig":
+        wanted = {"sgd": (), "momentum": ("momentum",), "adam": ("beta1", "eps"), "rmsprop": ("alpha", "eps")}[self.name]
+        either = ("beta2", "beta2_half_life") if self.name == "adam" else ()
+        given = [f.name for f in fields(self) if f.name not in ("name", "clip") and getattr(self, f.name) is not None]
+        missing = [key for key in wanted if key not in given]
+        if missing:
+            raise ValueError(f"{self.name} needs {' and '.join(missing)}")
+        if either and sum(key in given for key in either) != 1:
+            raise ValueError("adam takes beta2 or beta2_half_life, one of the two")
+        foreign = [key for key in given if key not in (*wanted, *either)]
+        if foreign:
+            raise ValueError(f"{self.name} has no {', '.join(foreign)}; leave it null")
+        return self
+
+
+@frozen
+class MeasureConfig:
+    """How often to look. Probes replace micro-batches where the batch is a single one."""
+
+    evaluations_per_octave: Count = 6
+    half_life: Positive = 20.0
+    probe_examples: Count = 64
+    probe_parts: Annotated[int, Field(ge=2)] = 4
+    probe_share: Annotated[float, Field(ge=0, le=1)] = 0.02
+    curvature: bool = False
+
+
+@frozen
+class RunConfig:
+    """All that decides a run's numbers. `batch_size` and `micro_batch` count the task's unit.
+
+    The run ends once the metric has been at `stop_metric` or better for `stop_patience` evaluations in a row, or at `max_steps`.
+    """
+
+    task: Annotated[Any, BeforeValidator(_task_config)]
+    optimizer: OptimizerConfig
+    measure: MeasureConfig
+    batch_size: Count
+    micro_batch: Count
+    lr: Positive
+    seed: Annotated[int, Field(ge=0)]
+    max_steps: Count
+    stop_metric: float | None
+    stop_patience: Count = 3
+
+    @property
+    def run_id(self) -> str:
+        """Task and hash of the whole config: equal ids mean equal science."""
+        content = json.dumps(asdict(self) | {"record_version": RECORD_VERSION}, sort_keys=True, separators=(",", ":"))
+        return f"{self.task.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+    @property
+    def micro_size(self) -> int:
+        """Units in one micro-batch of this run."""
+        return min(self.micro_batch, self.batch_size)
+
+
+@frozen
+class SweepConfig:
+    """Batch sizes, each with a learning-rate grid lr·(1 + noise/B)^-alpha · ratio^j, j = −points//2 … points//2, widened by up to
+    `widen` points a side while the best lies on an edge; `steps_budget` · (1 + noise/B) bounds a run's steps."""
+
+    batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)]
+    seeds: Count
+    goals: Annotated[tuple[float, ...], Field(min_length=1)]
+    lr: Positive
+    noise: Positive
+    alpha: Annotated[float, Field(ge=0, le=1)]
+    ratio: Annotated[float, Field(gt=1)]
+    points: Count
+    widen: Annotated[int, Field(ge=0)]
+    steps_budget: Positive
+
+
+@frozen
+class ClusterConfig:
+    """Where runs go. Short ones share a job until it holds about `job_seconds` of work."""
+
+    name: Literal["local", "slurm", "ray"]
+    workers: Count | None
+    job_seconds: Positive
+
+
+@frozen
+class SuiteConfig:
+    """The composed config of one sweep, and where its files are."""
+
+    preset: str
+    run: RunConfig
+    sweep: SweepConfig
+    cluster: ClusterConfig
+    points: tuple[tuple[Count, Positive, Annotated[int, Field(ge=0)]], ...] | None
+    device: str
+    threads: Count
+    results: str
+    runs: str
+    dry: bool
+    checkpoint_seconds: Positive
+
+    @property
+    def name(self) -> str:
+        """Of the sweep, and of its folder in `results/`."""
+        return f"{self.run.task.name}-{self.preset}"
+
+    @property
+    def tables(self) -> Path:
+        """The folder of the committed tables."""
+        return Path(self.results) / self.name
+
+    @property
+    def records(self) -> Path:
+        """The folder of the runs' records."""
+        return Path(self.runs) / self.name
+
+    def point(self, batch_size: int, lr: float, seed: int) -> RunConfig:
+        """The run of the sweep at this batch size, learning rate and seed."""
+        steps = math.ceil(self.sweep.steps_budget * (1 + self.sweep.noise / batch_size))
+        return replace(self.run, batch_size=batch_size, lr=lr, seed=seed, max_steps=steps)
+
+
+def load(overrides: Sequence[str]) -> SuiteConfig:
+    """Compose and check; `UserError` for whatever a user can have got wrong."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+        try:
+            composed = compose("config", list(overrides))
+            return parse(composed)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(_explain(error, overrides)) from None
+
+
+def parse(composed: DictConfig) -> SuiteConfig:
+    """The dataclasses behind a composed config, checked."""
+    tree = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(tree, dict)
+    tree.pop("hydra", None)
+    run_keys = [field.name for field in fields(RunConfig)]
+    tree["run"] = {key: tree.pop(key) for key in run_keys if key in tree}
+    try:
+        suite = TypeAdapter(SuiteConfig).validate_python(tree)
+    except ValidationError as error:
+        raise UserError("\n".join(_line(detail) for detail in error.errors())) from None
+    check(suite)
+    return suite
+
+
+def check(suite: SuiteConfig) -> None:
+    """What no single field can know."""
+    run, sweep = suite.run, suite.sweep
+    _, build = TASKS[run.task.name]
+    metric, unit = build.metric, build.unit  # type: ignore[attr-defined]
+    sample = getattr(run.task, "sample_size", None) or build.sample_size  # type: ignore[attr-defined]
+    sizes = {*sweep.batch_sizes, run.batch_size, *(point[0] for point in suite.points or ())}
+    for size in sorted(sizes):
+        if size % min(run.micro_batch, size):
+            raise UserError(
+                f"micro_batch={run.micro_batch} does not divide batch_size={size}; allowed: a divisor of every batch size above it"
+            )
+        if size % sample or min(run.micro_batch, size) % sample:
+            raise UserError(
+                f"batch_size={size}, micro_batch={run.micro_batch}: {run.task.name} counts {unit}s, {sample} to a sample; "
+                f"allowed: multiples of {sample}"
+            )
+    without, limit = not getattr(run.task, "replacement", True), getattr(run.task, "dataset_size", None)
+    if without and limit is not None and max(sizes) > limit:
+        raise UserError(
+            f"batch_size={max(sizes)} is larger than the data ({limit} {unit}s) without replacement; "
+            "allowed: task.replacement=true or smaller batches"
+        )
+    for easy, hard in zip(sweep.goals, sweep.goals[1:], strict=False):
+        if not metric.better(hard, easy) or hard == easy:
+            way = "falling" if metric.direction == "min" else "rising"
+            raise UserError(f"sweep.goals={list(sweep.goals)}: {hard:g} after {easy:g}; {metric.name} goals must be {way}")
+    if run.stop_metric is not None and not metric.better(run.stop_metric, sweep.goals[-1]):
+        raise UserError(
+            f"stop_metric={run.stop_metric:g} would end runs before the last goal {sweep.goals[-1]:g}; "
+            f"allowed: {'at most' if metric.direction == 'min' else 'at least'} {sweep.goals[-1]:g}, or null"
+        )
+    if (run.measure.probe_examples // sample) % run.measure.probe_parts:
+        raise UserError(
+            f"measure.probe_parts={run.measure.probe_parts} does not divide measure.probe_examples={run.measure.probe_examples}"
+            + (f" ({run.measure.probe_examples // sample} samples)" if sample > 1 else "")
+        )
+
+
+def _line(detail: Any) -> str:
+    """One line for one of pydantic's errors: key, value, what would be allowed."""
+    place = [str(part) for part in detail["loc"]]
+    key = ".".join(place[1:] if place[:1] == ["run"] else place)
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "unexpected_keyword_argument":
+        return f"{key}: no such key"
+    if detail["type"] in ("missing", "missing_argument"):
+        return f"{key}: missing"
+    value = detail["input"]
+    shown = "" if isinstance(value, dict) or not isinstance(value, int | float | str | bool | None) else f"={value!r}"
+    return f"{key}{shown}: {message[:1].lower()}{message[1:]}"
+
+
+def _explain(error: Exception, overrides: Sequence[str]) -> str:
+    """Hydra's complaint in one or two lines, with the nearest names that would be allowed."""
+    text = " ".join(str(error).split())
+    missing = re.search(r"In '[^']*': Could not find '([^']+)'", text) or re.search(r"Could not find '([^']+)'", text)
+    if missing:
+        group, _, option = missing.group(1).rpartition("/")
+        allowed = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+        return f"{group}={option}: no such choice; allowed: {', '.join(allowed)}"
+    key = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text)
+    if key:
+        name = key.group(1) or key.group(2)
+        base = compose("config", [o for o in overrides if o.split("=")[0] in ("task", "preset", "cluster", "sweep")])
+        parent = OmegaConf.select(base, name.rpartition(".")[0]) if "." in name else base
+        known = [str(k) for k in parent if k != "hydra"] if isinstance(parent, DictConfig) else []
+        near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{name}: no such key; {hint}allowed: {', '.join(known)}"
+    return text

@@ -1,0 +1,199 @@
+"""The one training loop, with its measurements.
+
+A batch is cut into micro-batches; each one's gradient gets a buffer of its own, its squared norm is one dot product, and the sum steps the
+optimizer. Measuring only reads, so training is the same bit for bit without it. Norms are raw: before clipping, before the optimizer.
+"""
+
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.config import OptimizerConfig, RunConfig
+from experiments.flat import FlatModel
+from experiments.meter import NoiseMeter
+from experiments.record import RunRecord
+from experiments.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended: `reached` its stop metric, `not_reached` within its budget, or `diverged`."""
+
+    status: str
+    step: int
+    examples: int
+    best_metric: float
+    parameters: int
+    sample_size: int
+    data: str
+    seconds: float
+    eval_seconds: float
+    measure_seconds: float
+    device: str
+
+
+def evaluation_steps(per_octave: int, max_steps: int) -> list[int]:
+    """0, 1, …, max_steps, evenly spaced in log steps where that is more than one step apart."""
+    octaves = math.log2(max_steps)
+    spaced = {round(2 ** (i / per_octave)) for i in range(math.floor(octaves * per_octave) + 1)}
+    return sorted({0, *spaced, max_steps})
+
+
+def make_optimizer(config: OptimizerConfig, vector: torch.nn.Parameter, lr: float, batch_size: int) -> torch.optim.Optimizer:
+    """Of the flat parameter vector."""
+    if config.name == "sgd":
+        return torch.optim.SGD([vector], lr=lr)
+    if config.name == "momentum":
+        assert config.momentum is not None
+        return torch.optim.SGD([vector], lr=lr, momentum=config.momentum)
+    assert config.eps is not None
+    if config.name == "rmsprop":
+        assert config.alpha is not None
+        return torch.optim.RMSprop([vector], lr=lr, alpha=config.alpha, eps=config.eps)
+    beta2 = config.beta2 if config.beta2_half_life is None else 0.5 ** (batch_size / config.beta2_half_life)
+    assert config.beta1 is not None and beta2 is not None
+    return torch.optim.Adam([vector], lr=lr, betas=(config.beta1, beta2), eps=config.eps)
+
+
+class Trainer:
+    """One run: `config` on `task`, resumable at any step."""
+
+    def __init__(self, config: RunConfig, task: Task, device: torch.device):
+        self.config, self.task, self.device = config, task, device
+        self.flat = FlatModel(task.model)
+        self.optimizer = make_optimizer(config.optimizer, self.flat.vector, config.lr, config.batch_size)
+        self.parts = config.batch_size // config.micro_size
+        self.total = torch.zeros_like(self.flat.gradient) if self.parts > 1 else self.flat.gradient
+        self.flat.vector.grad = self.total
+        self.generator = torch.Generator(device).manual_seed(2 * config.seed + 1)
+        self.noise = NoiseMeter(config, task, self.flat, device)
+        self.step = 0
+        self.rows: list[dict[str, Any]] = []
+        self.past_goal = 0
+        self.seconds = self.eval_seconds = self.measure_seconds = 0.0
+        torch.manual_seed(config.seed)
+
+    def train_step(self) -> None:
+        """One optimizer step on one batch."""
+        task, gradient = self.task, self.flat.gradient
+        batch = task.batch(self.config.batch_size // task.sample_size, self.generator)
+        micro_samples = self.config.micro_size // task.sample_size
+        pieces = zip(*(tensor.split(micro_samples) for tensor in batch), strict=True)
+        squares: list[Tensor] = []
+        for i, piece in enumerate(pieces):
+            gradient.zero_()
+            task.loss(piece).backward()
+            if self.parts > 1:
+                squares.append(gradient.dot(gradient))
+                self.total.copy_(gradient) if i == 0 else self.total.add_(gradient)
+        if self.parts > 1:
+            self.total.div_(self.parts)
+            self.noise.add(squares, self.total.dot(self.total))
+        if self.config.optimizer.clip is not None:
+            torch.nn.utils.clip_grad_norm_([self.flat.vector], self.config.optimizer.clip)
+        self.optimizer.step()
+        self.step += 1
+
+    def evaluate(self) -> str | None:
+        """Add a row to the curve; the run's status if it ends here."""
+        config, task = self.config, self.task
+        started = time.perf_counter()
+        loss, metric = task.evaluate()
+        evaluated = time.perf_counter()
+        measured = self.noise.row(self.step)
+        self.eval_seconds += evaluated - started
+        self.measure_seconds += time.perf_counter() - evaluated
+        examples = self.step * config.batch_size
+        self.rows.append({"step": self.step, "examples": examples, "loss": loss, "metric": metric, **measured})
+        if not (math.isfinite(loss) and math.isfinite(metric)):
+            return "diverged"
+        passed = config.stop_metric is not None and task.metric.better(metric, config.stop_metric)
+        self.past_goal = self.past_goal + 1 if passed else 0
+        if self.past_goal >= config.stop_patience:
+            return "reached"
+        return "not_reached" if self.step >= config.max_steps else None
+
+    def run(self, record: RunRecord, checkpoint_seconds: float, on_row: Callable[[], None] = lambda: None) -> Summary:
+        """Train to the end, from the record's checkpoint if there is one."""
+        state = record.load_checkpoint(self.device)
+        if state is not None:
+            self.load_state_dict(state)
+        before = self.seconds
+        started = saved = time.perf_counter()
+        steps = evaluation_steps(self.config.measure.evaluations_per_octave, self.config.max_steps)
+        due = [step for step in steps if step > self.step or not self.rows]
+        status = None
+        for target in due:
+            while self.step < target:
+                self.train_step()
+                self.noise.probe_if_due(self.step)
+            now = time.perf_counter()
+            status = self.evaluate()
+            self.seconds = before + time.perf_counter() - started
+            self.rows[-1]["seconds"] = self.seconds
+            on_row()
+            if status is not None:
+                break
+            if now - saved > checkpoint_seconds:
+                record.save_curve(self.rows)
+                record.save_checkpoint(self.state_dict())
+                saved = time.perf_counter()
+        assert status is not None
+        summary = self.summary(status)
+        record.finish(self.rows, summary.__dict__ | {"rows": len(self.rows)})
+        return summary
+
+    def summary(self, status: str) -> Summary:
+        """Of the run so far."""
+        metrics = [row["metric"] for row in self.rows if math.isfinite(row["metric"])]
+        pick = min if self.task.metric.direction == "min" else max
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
+        return Summary(
+            status=status,
+            step=self.step,
+            examples=self.step * self.config.batch_size,
+            best_metric=pick(metrics, default=math.nan),
+            parameters=self.flat.vector.numel(),
+            sample_size=self.task.sample_size,
+            data=self.task.data,
+            seconds=self.seconds,
+            eval_seconds=self.eval_seconds,
+            measure_seconds=self.measure_seconds,
+            device=f"{self.device.type} ({name})",
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next step depends on."""
+        return {
+            "step": self.step,
+            "rows": self.rows,
+            "past_goal": self.past_goal,
+            "clock": [self.seconds, self.eval_seconds, self.measure_seconds],
+            "vector": self.flat.vector.data,
+            "buffers": self.flat.buffers(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "noise": self.noise.state_dict(),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self.step, self.rows, self.past_goal = state["step"], state["rows"], state["past_goal"]
+        self.seconds, self.eval_seconds, self.measure_seconds = state["clock"]
+        self.flat.vector.data.copy_(state["vector"])
+        for buffer, saved in zip(self.flat.buffers(), state["buffers"], strict=True):
+            buffer.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
+        self.noise.load_state_dict(state["noise"])
+        torch.set_rng_state(state["random"].cpu())
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_cuda"].cpu(), self.device)

@@ -1,0 +1,110 @@
+"""The noise scale of a run while it trains: what its micro-batches say, and probes where there is only one.
+
+Where a batch is several micro-batches, their gradients are compared at every step, for one dot product each. Where it is one, fresh
+examples are drawn from a generator of their own and cut in parts, at step 0 and then so rarely that probes stay within their share of the
+examples. Rows hold means over the steps since the row before, so rows are disjoint and can be pooled by anybody.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.config import RunConfig
+from experiments.flat import FlatModel
+from experiments.tasks.base import Task
+from noisescale import MomentAverage, gradient_moments
+
+NOT_MEASURED = {"grad_hess_grad": math.nan, "trace_hess_cov": math.nan}
+
+
+class NoiseMeter:
+    """Collects squared norms as tensors, so that no step waits for a device; turns them into numbers at each row."""
+
+    def __init__(self, config: RunConfig, task: Task, flat: FlatModel, device: torch.device):
+        self.measure, self.task, self.flat, self.device = config.measure, task, flat, device
+        self.batch_size, self.micro_size = config.batch_size, config.micro_size
+        self.split = config.batch_size > config.micro_size
+        self.probes = getattr(task, "probes", True)
+        self.generator = torch.Generator(device).manual_seed(2 * config.seed + 2)
+        self.probed = 0
+        self.average = MomentAverage(decay=0.5 ** (1 / self.measure.half_life))
+        self.pending: list[tuple[Tensor, Tensor, int]] = []
+
+    def add(self, squares: list[Tensor], mean_square: Tensor) -> None:
+        """Squared norms of one step's micro-batch gradients, and of their mean."""
+        self.pending.append((torch.stack(squares), mean_square, self.micro_size))
+
+    def probe_if_due(self, step: int) -> None:
+        """A probe, where the batch says nothing and the probes' share of the examples allows one."""
+        share = self.measure.probe_share * step * self.batch_size
+        if not self.split and self.probes and self.probed + self.measure.probe_examples <= share:
+            self._probe()
+            self.probed += self.measure.probe_examples
+
+    def row(self, step: int) -> dict[str, Any]:
+        """Means since the last row, the running B_simple with its interval, and B_noise's moments."""
+        if step == 0 and self.probes:
+            self._probe()
+        gradient, trace, examples = self._moments()
+        for pair in zip(gradient, trace, strict=True):
+            self.average.update(*pair, examples)
+        scale = self.average.estimate()
+        return {
+            "grad_sq_norm": sum(gradient) / len(gradient) if gradient else math.nan,
+            "trace_cov": sum(trace) / len(trace) if trace else math.nan,
+            "noise_examples": examples * len(gradient),
+            "noise_steps": len(gradient),
+            "b_simple": scale.b_simple,
+            "b_simple_low": scale.low,
+            "b_simple_high": scale.high,
+            **NOT_MEASURED,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Taken right after a row, when nothing is pending."""
+        assert not self.pending
+        return {"generator": self.generator.get_state(), "probed": self.probed, "average": self.average.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self.generator.set_state(state["generator"].cpu())
+        self.probed = state["probed"]
+        self.average.load_state_dict(state["average"])
+
+    def _moments(self) -> tuple[list[float], list[float], int]:
+        """|G|² and tr Σ of each pending step, and the examples in one step. All pending steps are cut alike."""
+        if not self.pending:
+            return [], [], 0
+        squares, means, sizes = zip(*self.pending, strict=True)
+        self.pending.clear()
+        parts = len(squares[0])
+        moments = gradient_moments(torch.stack(squares), [sizes[0]] * parts, torch.stack(means))
+        return moments.grad_sq_norm.tolist(), moments.trace_cov.tolist(), sizes[0] * parts
+
+    def _probe(self) -> None:
+        samples = self.measure.probe_examples // self.task.sample_size
+        part = samples // self.measure.probe_parts
+        gradient, total = self.flat.gradient, torch.zeros_like(self.flat.gradient)
+        squares = []
+        with self._undisturbed():
+            batch = self.task.batch(samples, self.generator)
+            for piece in zip(*(tensor.split(part) for tensor in batch), strict=True):
+                gradient.zero_()
+                self.task.loss(piece).backward()
+                squares.append(gradient.dot(gradient))
+                total.add_(gradient)
+        total.div_(len(squares))
+        self.pending.append((torch.stack(squares), total.dot(total), part * self.task.sample_size))
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Training goes on afterwards as if nothing had happened: same random state, same running statistics."""
+        kept = [buffer.clone() for buffer in self.flat.buffers()]
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            yield
+        for buffer, before in zip(self.flat.buffers(), kept, strict=True):
+            buffer.copy_(before)

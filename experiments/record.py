@@ -1,0 +1,142 @@
+"""A run on disk, and the rule that nothing is lost and nothing is half.
+
+    runs/<sweep>/<run_id>/config.json       what was asked
+                          curve.parquet     a row an evaluation; rewritten at every checkpoint
+                          checkpoint.pt     until the run ends
+                          error.txt         the last failure, if any
+                          summary.json      written last: it *is* the done mark
+
+Every file is written aside, synced and renamed. A run is held by a lock while it trains, so that two sweeps on one folder share the work
+instead of doing it twice. Nothing that is read back can execute code.
+"""
+
+import fcntl
+import io
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from experiments.config import RunConfig
+
+CURVE_COLUMNS = {
+    "step": "int64",
+    "examples": "int64",
+    "seconds": "float64",
+    "loss": "float64",
+    "metric": "float64",
+    "grad_sq_norm": "float64",
+    "trace_cov": "float64",
+    "noise_examples": "int64",
+    "noise_steps": "int64",
+    "b_simple": "float64",
+    "b_simple_low": "float64",
+    "b_simple_high": "float64",
+    "grad_hess_grad": "float64",
+    "trace_hess_cov": "float64",
+}
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """All of `content` at `path`, or what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_parquet(path: Path, table: pd.DataFrame) -> None:
+    """A table as Parquet, atomically."""
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    write_atomically(path, buffer.getvalue())
+
+
+class RunRecord:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name
+
+    def start(self, config: RunConfig) -> None:
+        """Write what is asked of the run."""
+        self._write_json("config.json", asdict(config))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Wait until no other process trains this run, then hold it; the kernel lets go when the process dies."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def save_curve(self, rows: list[dict[str, Any]]) -> None:
+        """The curve so far."""
+        table = pd.DataFrame(rows, columns=list(CURVE_COLUMNS)).astype(CURVE_COLUMNS)
+        write_parquet(self.folder / "curve.parquet", table)
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Tensors, numbers and strings only: it is read back with `weights_only`."""
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
+
+    def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
+        """The last checkpoint, or None: where there is none, or it can't be read, the run starts over."""
+        path = self.folder / "checkpoint.pt"
+        if not path.exists():
+            return None
+        try:
+            return torch.load(path, map_location=device, weights_only=True)
+        except Exception:
+            path.unlink(missing_ok=True)
+            return None
+
+    def finish(self, rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+        """The curve, then the done mark, then the scaffolding goes."""
+        self.save_curve(rows)
+        self._write_json("summary.json", summary)
+        for name in ("checkpoint.pt", "error.txt"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def fail(self, message: str) -> None:
+        """What stopped the run, for `status`."""
+        write_atomically(self.folder / "error.txt", message.encode())
+
+    def read(self) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame] | None:
+        """(config, summary, curve) of a finished run, or None if it isn't finished or can't be read in full."""
+        try:
+            summary = json.loads((self.folder / "summary.json").read_text())
+            config = json.loads((self.folder / "config.json").read_text())
+            curve = pd.read_parquet(self.folder / "curve.parquet")
+        except (OSError, ValueError):
+            return None
+        if list(curve.columns) != list(CURVE_COLUMNS) or summary.get("rows") != len(curve):
+            return None
+        return config, summary, curve
+
+    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+        text = json.dumps(_no_nan(content), indent=1, sort_keys=True, allow_nan=False)
+        write_atomically(self.folder / name, text.encode() + b"\n")
+
+
+def _no_nan(content: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: a number that isn't one is null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in content.items()}

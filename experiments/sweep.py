@@ -1,0 +1,178 @@
+"""A sweep from start to verdict: search, launch, watch, collect, fit, draw.
+
+The search (`experiments.search`) says which runs are wanted, a Hydra launcher trains them, and this goes round until nothing more is wanted. Its
+only memory is the records and the committed tables, so killing it loses nothing but the steps since the last checkpoints.
+"""
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.collect import collect
+from experiments.config import SuiteConfig
+from experiments.cost import seconds_per_example
+from experiments.crossings import crossings
+from experiments.record import RunRecord
+from experiments.search import Outcome, Point, wanted
+from experiments.tables import read_tables
+from experiments.tasks import TASKS
+from experiments.verdict import conclude
+
+Launch = Callable[[list[list[Point]]], None]
+ATTEMPTS = 2
+
+
+class Sweep:
+    """The finished runs of a sweep, and what is still wanted."""
+
+    def __init__(self, suite: SuiteConfig):
+        self.suite = suite
+        self.finished: dict[Point, Outcome] = {}
+        self.statuses: Counter[str] = Counter()
+        self.failed: dict[Point, str] = {}
+        self._metric = TASKS[suite.run.task.name][1].metric  # type: ignore[attr-defined]
+        if (suite.tables / "runs.parquet").exists():
+            self._tables = read_tables(suite.tables)
+            self._curves = dict(iter(self._tables.curves.groupby("run_id")))
+            self._status = dict(zip(self._tables.runs["run_id"], self._tables.runs["status"], strict=True))
+        else:
+            self._curves, self._status = {}, {}
+
+    def record(self, point: Point) -> RunRecord:
+        """Where the run of `point` is, or will be."""
+        return RunRecord(self.suite.records / self.suite.point(*point).run_id)
+
+    def wanted(self) -> list[Point]:
+        """Runs to make now. Failed ones are left out, so what depends on them waits for the next `make sweep`."""
+        while True:
+            points = [point for point in wanted(self.suite.sweep, self.finished) if point not in self.failed]
+            if not any([self.look(point) for point in points]):
+                return points
+
+    def look(self, point: Point) -> bool:
+        """Take `point` into the finished ones if it is, by its record or by the tables."""
+        run_id = self.suite.point(*point).run_id
+        if run_id in self._status:
+            status, curve = self._status[run_id], self._curves[run_id]
+        else:
+            found = self.record(point).read()
+            if found is None:
+                return False
+            status, curve = found[1]["status"], found[2]
+        self.finished[point] = self._outcome(status, curve)
+        self.statuses[status] += 1
+        return True
+
+    def _outcome(self, status: str, curve: pd.DataFrame) -> Outcome:
+        step, metric = curve["step"].to_numpy(float), curve["metric"].to_numpy(float)
+        steps, reached = crossings(step, metric, self._metric.direction, self.suite.sweep.goals)
+        return Outcome([float(s) for s in np.where(reached, steps, np.inf)], status == "diverged")
+
+
+def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
+    """Until nothing is wanted; then the verdict. `launch` trains the given shares and returns when all have ended."""
+    sweep = Sweep(suite)
+    points = sweep.wanted()
+    say(f"{suite.name}: {len(sweep.finished)} runs done, {len(points)} to make now")
+    if suite.dry:
+        print_plan(suite, points)
+        return
+    attempts: Counter[Point] = Counter()
+    started = time.monotonic()
+    price = None
+    while points:
+        price = price or seconds_per_example(suite, points)
+        costs = {point: cost(suite, point, price) for point in points}
+        points.sort(key=lambda point: -costs[point])
+        with progress(sweep, points, costs, started):
+            launch(shares(points, costs, suite.cluster.job_seconds))
+        for point in points:
+            if not sweep.look(point):
+                attempts[point] += 1
+                if attempts[point] >= ATTEMPTS:
+                    sweep.failed[point] = last_line(sweep.record(point).folder / "error.txt")
+        points = sweep.wanted()
+    collect(suite)
+    for point, error in sweep.failed.items():
+        say(f"failed: batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id}): {error}")
+    conclude(suite)
+
+
+def cost(suite: SuiteConfig, point: Point, price: float) -> float:
+    """Seconds, at most: the whole budget of steps."""
+    return suite.point(*point).max_steps * point.batch_size * price
+
+
+def shares(points: Sequence[Point], costs: dict[Point, float], seconds: float) -> list[list[Point]]:
+    """Runs that share a job, in the given order, about `seconds` of work in each."""
+    result: list[list[Point]] = []
+    room = 0.0
+    for point in points:
+        if costs[point] > room:
+            result.append([])
+            room = seconds
+        result[-1].append(point)
+        room -= costs[point]
+    return result
+
+
+def print_plan(suite: SuiteConfig, points: Sequence[Point]) -> None:
+    """What would be trained next, and at most at what cost."""
+    if not points:
+        return
+    price = seconds_per_example(suite, points)
+    print(f"{'batch size':>10} {'learning rate':>14} {'seed':>5} {'steps':>8} {'seconds':>8}   at most")
+    for point in points:
+        steps = suite.point(*point).max_steps
+        print(f"{point.batch_size:>10,} {point.lr:>14.4g} {point.seed:>5} {steps:>8,} {cost(suite, point, price):>8.1f}")
+    total = sum(cost(suite, point, price) for point in points)
+    print(f"{len(points)} runs, at most {total / 60:.1f} core-minutes here; most stop at their goal before that, and the search adds more")
+
+
+def last_line(path: Path) -> str:
+    """Of a file that may not be there."""
+    try:
+        return path.read_text().strip().splitlines()[-1]
+    except (OSError, IndexError):
+        return "its process ended without a word (killed, or out of memory)"
+
+
+def say(text: str) -> None:
+    """A line that is seen at once."""
+    print(text, flush=True)
+
+
+@contextmanager
+def progress(sweep: Sweep, points: Sequence[Point], costs: dict[Point, float], started: float) -> Iterator[None]:
+    """One line while the launcher works: a line that renews itself on a terminal, one every half minute elsewhere."""
+    done = threading.Event()
+    pending = {point: sweep.record(point).folder / "summary.json" for point in points}
+    terminal = sys.stdout.isatty()
+
+    def line() -> str:
+        ended = [point for point in points if pending[point].exists()]
+        spent = time.monotonic() - started
+        left = sum(costs[point] for point in points if point not in set(ended))
+        total = sum(costs.values())
+        share = f", {1 - left / total:.0%} of this round's budget" if total else ""
+        return f"{sweep.suite.name}: {len(sweep.finished) + len(ended)} runs done, {len(points) - len(ended)} to go{share}, {spent:.0f} s"
+
+    def watch() -> None:
+        while not done.wait(0.5 if terminal else 30):
+            print(f"\r{line()}\x1b[K" if terminal else line(), end="" if terminal else "\n", flush=True)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        print(f"\r{line()}\x1b[K" if terminal else line(), flush=True)

@@ -1,0 +1,30 @@
+"""`python -m experiments.train task=digits preset=small`: a sweep. With `hydra.mode=RUN batch_size=64 lr=0.1 seed=0`: one run."""
+
+import os
+import sys
+
+import hydra
+
+from experiments.config import CONFIGS, load
+from experiments.errors import UserError
+from experiments.worker import train
+
+
+def main() -> int:
+    """Refuse what is wrong before anything trains, then hand over to Hydra."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        if not any(argument.startswith("-") for argument in sys.argv[1:]):
+            load(sys.argv[1:])
+        hydra.main(config_path=str(CONFIGS.resolve()), config_name="config", version_base="1.3")(train)()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

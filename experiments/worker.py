@@ -1,0 +1,36 @@
+"""What a Hydra job does: train the runs of its share that aren't finished, one after the other."""
+
+import traceback
+
+import torch
+from omegaconf import DictConfig
+
+from experiments.config import RunConfig, SuiteConfig, parse
+from experiments.loop import Trainer
+from experiments.record import RunRecord
+from experiments.tasks import TASKS
+
+
+def train(config: DictConfig) -> None:
+    """Hydra's task function. A run that fails leaves its error in its record, and the others go on."""
+    suite = parse(config)
+    torch.set_num_threads(suite.threads)
+    single = (suite.run.batch_size, suite.run.lr, suite.run.seed)
+    runs = [suite.point(*point) for point in suite.points] if suite.points is not None else [suite.point(*single)]
+    for run in runs:
+        record = RunRecord(suite.records / run.run_id)
+        try:
+            train_one(suite, run, record)
+        except Exception as error:
+            record.fail(f"{traceback.format_exc()}\n{type(error).__name__}: {error}\n")
+
+
+def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord) -> None:
+    """One run, unless it is finished, by this process or, while we waited for it, by another."""
+    with record.lock():
+        if record.read() is not None:
+            return
+        record.start(run)
+        device = torch.device(suite.device)
+        _, build = TASKS[run.task.name]
+        Trainer(run, build(run.task, run.seed, device), device).run(record, suite.checkpoint_seconds)
