@@ -1,0 +1,229 @@
+r"""B_noise = tr(HΣ) / GᵀHG (eq. 2.8), by Hessian-vector products and by the paper's line searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy import optimize, special, stats
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from noisescale.undisturbed import undisturbed
+
+Loss = Callable[[nn.Module, Any], Tensor]
+
+SPAN = 40.0  # ln B_noise is searched this far beyond the batch sizes that were tried
+
+
+class Curvature(NamedTuple):
+    r"""Unbiased estimates of GᵀHG and tr(HΣ) from three batches, 0-dim float64 tensors; either may be negative.
+
+    `grad_hess_grad` is in loss per unit of squared step, `trace_hess_cov` in the same times one example. Feed many of
+    them to `ratio_of_means(trace_hess_cov, grad_hess_grad)` (independent triples) or to a `MomentAverage` (one a step).
+    """
+
+    grad_hess_grad: Tensor
+    trace_hess_cov: Tensor
+
+
+def hessian_noise(
+    model: nn.Module, loss: Loss, batches: tuple[Any, Any, Any], sizes: tuple[int, int] | None = None
+) -> Curvature:
+    r"""GᵀHG and tr(HΣ) from three independent batches and two Hessian-vector products on the third.
+
+        E[G₁ᵀ H₃ G₂] = GᵀHG        E[(G₁ − G₂)ᵀ H₃ (G₁ − G₂)] = (1/b₁ + 1/b₂) tr(HΣ)
+
+    Needs a loss that can be differentiated twice: attention runs on its plain kernel and recurrent layers without cuDNN
+    meanwhile. Gradients in `.grad`, buffers and random state stay as they were.
+
+    Args:
+        model: its parameters with `requires_grad` are differentiated.
+        loss: `loss(model, batch)`, a scalar: the mean over the batch's examples.
+        batches: three independent batches in whatever form `loss` takes.
+        sizes: examples in the first two; by default the leading dimension of their first tensor.
+
+    Raises:
+        ValueError: a size that can't be read off or isn't positive, or no parameter to differentiate.
+    """
+    b1, b2 = sizes if sizes is not None else (_leading(batches[0]), _leading(batches[1]))
+    if min(b1, b2) < 1:
+        raise ValueError(f"sizes must be positive, got {(b1, b2)}")
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise ValueError("the model has no parameter that requires a gradient")
+    cudnn_off = torch.backends.cudnn.flags(enabled=False) if parameters[0].is_cuda else nullcontext()
+    with undisturbed(model), sdpa_kernel(SDPBackend.MATH), cudnn_off:
+        first = _gradient(loss(model, batches[0]), parameters)
+        second = _gradient(loss(model, batches[1]), parameters)
+        slope = torch.autograd.grad(
+            loss(model, batches[2]), parameters, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        h_first = _hessian_product(slope, parameters, first, retain_graph=True)
+        h_second = _hessian_product(slope, parameters, second, retain_graph=False)
+    cross = _dot(first, h_second)
+    difference = _dot(first, h_first) - cross - _dot(second, h_first) + _dot(second, h_second)
+    return Curvature(cross, difference / (1 / b1 + 1 / b2))
+
+
+def _leading(batch: Any) -> int:
+    first = batch
+    while not isinstance(first, Tensor):
+        values = list(first.values()) if isinstance(first, dict) else first
+        if not isinstance(values, (list, tuple)) or not values:
+            raise ValueError(f"can't read the number of examples off a {type(batch).__name__}: give sizes=(b1, b2)")
+        first = values[0]
+    return len(first)
+
+
+def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+
+
+def _hessian_product(
+    slope: Sequence[Tensor], parameters: Sequence[Tensor], vector: Sequence[Tensor], retain_graph: bool
+) -> tuple[Tensor, ...]:
+    curved = [(s, v) for s, v in zip(slope, vector, strict=True) if s.requires_grad]
+    if not curved:
+        return tuple(torch.zeros_like(v) for v in vector)
+    outputs, weights = zip(*curved, strict=True)
+    return torch.autograd.grad(
+        outputs, parameters, weights, retain_graph=retain_graph, allow_unused=True, materialize_grads=True
+    )
+
+
+def _dot(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    products = [(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)]
+    return torch.stack(products).sum()
+
+
+class LineSearch(NamedTuple):
+    """The best common step along several gradients: its length ε, and the mean decrease of the loss, ≥ 0."""
+
+    step: float
+    decrease: float
+
+
+@torch.no_grad()
+def line_search(
+    model: nn.Module, loss: Callable[[nn.Module], Tensor], directions: Sequence[Sequence[Tensor]]
+) -> LineSearch:
+    r"""max over ε of L(θ) − mean over directions of L(θ − ε G_est): the ΔL of eq. 2.7 for one batch size.
+
+    The step is common to the directions because ε_opt(B) of the theory is: a step chosen for each direction would look
+    at that direction's noise. ε is bracketed by powers of two and refined by Brent's method. Weights are restored.
+
+    Args:
+        model: evaluated as it stands (its mode, its dropout: a loss that varies from call to call can't be searched).
+        loss: `loss(model)` on a fixed set, the same for all batch sizes.
+        directions: gradients, one tensor for each parameter that requires a gradient, each from B examples.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    saved = [p.detach().clone() for p in parameters]
+
+    def mean_loss(step: float) -> float:
+        total = 0.0
+        for direction in directions:
+            for p, start, g in zip(parameters, saved, direction, strict=True):
+                p.copy_(start - step * g)
+            total += float(loss(model))
+        return total / len(directions)
+
+    with undisturbed(model):
+        try:
+            start = float(loss(model))
+            step, lowest = _minimise(mean_loss, start)
+        finally:
+            for p, value in zip(parameters, saved, strict=True):
+                p.copy_(value)
+    return LineSearch(step, start - lowest)
+
+
+def _minimise(f: Callable[[float], float], start: float) -> tuple[float, float]:
+    values = {0.0: start}
+    scale = 1.0
+    while not (values.setdefault(scale, f(scale)) < start) and scale > 1e-12:
+        scale /= 2
+    while values.setdefault(2 * scale, f(2 * scale)) < values[scale] and scale < 1e12:
+        scale *= 2
+    if not values[scale] < start:
+        return 0.0, start
+    found = optimize.minimize_scalar(f, bracket=(0.0, scale, 2 * scale), method="brent", options={"xtol": 1e-4})
+    return float(found.x), float(found.fun)
+
+
+@dataclass(frozen=True)
+class LineSearchFit:
+    r"""ΔL(B) = ΔL_max / (1 + B_noise/B) fitted to line searches; `determined` False where the interval is open."""
+
+    b_noise: float
+    low: float
+    high: float
+    max_decrease: float
+    determined: bool
+    remark: str
+
+
+def fit_line_searches(batch_sizes: ArrayLike, decreases: ArrayLike, confidence: float = 0.95) -> LineSearchFit:
+    r"""B_noise from the mean decrease of the loss at several batch sizes (eq. 2.7), with a profile interval.
+
+    Fits ln ΔL(B) = ln ΔL_max − ln(1 + B_noise/B) to the means over repetitions. Their errors come from the spread over
+    repetitions, smoothed as a power of B. The interval holds all B_noise whose χ² exceeds the lowest by at most t²,
+    Student's t with n (r − 1) degrees of freedom.
+
+    Args:
+        batch_sizes: B in examples, shape (n,), at least 3 different ones.
+        decreases: ΔL > 0, shape (n, r): r ≥ 2 independent line searches at each batch size.
+        confidence: of the interval, two-sided.
+
+    Raises:
+        ValueError: shapes that don't fit, fewer than 3 batch sizes or 2 repetitions, a mean decrease ≤ 0.
+    """
+    sizes, values = np.asarray(batch_sizes, np.float64), np.asarray(decreases, np.float64)
+    if values.ndim != 2 or values.shape[:1] != sizes.shape:
+        raise ValueError(f"decreases must be (batch sizes, repetitions) = ({sizes.size}, r), got {values.shape}")
+    n, repetitions = values.shape
+    if len(np.unique(sizes)) < 3 or repetitions < 2:
+        raise ValueError(f"needs 3 batch sizes and 2 repetitions, got {len(np.unique(sizes))} and {repetitions}")
+    mean = values.mean(1)
+    if not (mean > 0).all():
+        raise ValueError(
+            f"no decrease at B = {sizes[~(mean > 0)][0]:g}: the step was too long, or the gradient is noise"
+        )
+    y = np.log(mean)
+    relative = np.log(np.maximum(values.std(1, ddof=1) / mean, 1e-12))
+    variance = np.exp(2 * np.polyval(np.polyfit(np.log(sizes), relative, 1), np.log(sizes)))
+    half = (repetitions - 1) / 2
+    weights = repetitions / variance * np.exp(special.digamma(half)) / half  # ln s² is low by ψ(ν/2) − ln(ν/2)
+
+    def chi2(log_noise: float) -> float:
+        residual = y + np.log1p(np.exp(log_noise) / sizes)
+        return float(weights @ (residual - weights @ residual / weights.sum()) ** 2)
+
+    ends = np.log(sizes.min()) - SPAN, np.log(sizes.max()) + SPAN
+    grid = np.linspace(*ends, 400)
+    near = int(np.argmin([chi2(x) for x in grid]))
+    bounds = grid[max(near - 1, 0)], grid[min(near + 1, len(grid) - 1)]
+    best = optimize.minimize_scalar(chi2, bounds=bounds, method="bounded", options={"xatol": 1e-10})
+    limit = float(best.fun) + float(stats.t.ppf((1 + confidence) / 2, n * (repetitions - 1))) ** 2
+    low = optimize.brentq(lambda x: chi2(x) - limit, ends[0], best.x) if chi2(ends[0]) > limit else -np.inf
+    high = optimize.brentq(lambda x: chi2(x) - limit, best.x, ends[1]) if chi2(ends[1]) > limit else np.inf
+    residual = y + np.log1p(np.exp(best.x) / sizes)
+    remark = ""
+    if high == np.inf:
+        remark = f"ΔL still grows in proportion to B at the largest batch, {sizes.max():g}"
+    elif low == -np.inf:
+        remark = f"ΔL doesn't grow with B from the smallest batch, {sizes.min():g}, on"
+    return LineSearchFit(
+        b_noise=float(np.exp(best.x)),
+        low=float(np.exp(low)),
+        high=float(np.exp(high)),
+        max_decrease=float(np.exp(weights @ residual / weights.sum())),
+        determined=not remark,
+        remark=remark,
+    )

@@ -1,0 +1,24 @@
+"""Measuring never changes training: what an extra forward or backward pass would touch is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Restore the model's buffers (running statistics) and the random state of the CPU and the model's accelerators."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    tensors = [*model.parameters(), *(buffer for buffer, _ in buffers)]
+    cuda = sorted({t.device.index for t in tensors if t.device.type == "cuda" and t.device.index is not None})
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, saved in buffers:
+                buffer.copy_(saved)
