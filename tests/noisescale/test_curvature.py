@@ -43,7 +43,7 @@ def test_hessian_products_are_unbiased_on_the_quadratic(sizes):
     generator, model = torch.Generator().manual_seed(0), Quadratic()
     draws = [
         hessian_noise(model, call, (noise(sizes[0], generator), noise(sizes[1], generator), noise(1, generator)))
-        for _ in range(800)
+        for _ in range(1500)
     ]
     moments = np.array([[d.grad_hess_grad.item(), d.trace_hess_cov.item()] for d in draws])
     for column, truth in zip(moments.T, quadratic_truth(), strict=True):
