@@ -1,0 +1,150 @@
+"""One goal of a sweep: B_crit from the tuned runs' steps, and the noise scale of the same runs beside it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pandas as pd
+
+from experiments.errors import UserError
+from experiments.pooled import Curve, at_start, at_steps, averaged, curve
+from experiments.tables import Tables
+from experiments.tuning import Grid
+from experiments.verdict import judge, ratio
+from noisescale.average import Ratio
+from noisescale.pareto import Estimate, ParetoFit, fit_pareto
+from noisescale.seeds import bootstrap_seeds
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
+REPLICATES = 400
+
+
+@dataclass(frozen=True)
+class GoalFit:
+    """A row of `fits.csv`. Steps in `s_min`, all else in the task's unit; NaN where there is no measurement, 0 or inf
+    for an open end.
+
+    The interval of `b_crit` is the fit's, that of `b_crit_boot` the bootstrap's over seeds, each replicate choosing
+    its learning rates again. `b_simple` is at the goal, `b_simple_start` at step 0, `b_simple_avg` averaged up to the
+    goal by full-batch steps (`pooled.averaged`), `b_noise…` likewise. `ratio` is `b_simple_avg`/`b_crit`, which is
+    what the theory says is 1.
+    """
+
+    goal: float
+    s_min: Estimate
+    e_min: Estimate
+    b_crit: Estimate
+    b_crit_status: str
+    b_crit_boot: Estimate
+    rms: float
+    batch_sizes: int
+    censored: int
+    b_simple_start: Estimate
+    b_simple: Estimate
+    b_simple_avg: Estimate
+    b_noise: Estimate
+    b_noise_avg: Estimate
+    ratio: Estimate
+    verdict: str
+    remark: str
+
+
+def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame) -> GoalFit:
+    """One goal: `found` are its learning-rate grids, `tuned` the crossings of its best learning rates."""
+    start_met = bool((tuned["steps"] <= 0).any())
+    usable = tuned[tuned["steps"] > 0]
+    if usable.empty:
+        raise UserError(f"goal {goal:g} of {tables.describe('metric')} is already met at step 0; choose a harder one")
+    fit = fit_pareto(usable["batch_size"], usable["steps"], reached=usable["reached"])
+    arrived = usable[usable["reached"]]
+    steps = arrived["steps"].to_list()
+    simple = tuned_curves(tables, arrived, "trace_cov", "grad_sq_norm")
+    hessian = tuned_curves(tables, arrived, "trace_hess_cov", "grad_hess_grad")
+    average = averaged(simple, steps)
+    both = fit.determined and average.determined
+    predicted = ratio(estimate(average), fit.b_crit) if both else UNKNOWN
+    return GoalFit(
+        goal=goal,
+        s_min=fit.s_min,
+        e_min=fit.e_min,
+        b_crit=fit.b_crit,
+        b_crit_status=fit.status,
+        b_crit_boot=bootstrapped(found),
+        rms=fit.rms,
+        batch_sizes=fit.n,
+        censored=fit.n_censored,
+        b_simple_start=estimate(at_start(simple)),
+        b_simple=estimate(at_steps(simple, steps)),
+        b_simple_avg=estimate(average),
+        b_noise=estimate(at_steps(hessian, steps)),
+        b_noise_avg=estimate(averaged(hessian, steps)),
+        ratio=predicted,
+        verdict=judge(predicted, both),
+        remark="; ".join(remarks(fit, average, found, start_met)),
+    )
+
+
+def bootstrapped(found: list[Grid]) -> Estimate:
+    """B_crit's percentile interval over seeds; unknown where no batch size has two, or a run has the goal at step 0."""
+    size, lr, steps, reached = (
+        np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
+        for parts in zip(*map(_columns, found), strict=True)
+    )
+    if max(len(grid.seeds) for grid in found) < 2 or (steps <= 0).any() or reached.sum() < 3:
+        return UNKNOWN
+    return bootstrap_seeds(size, steps, candidate=lr, reached=reached, replicates=REPLICATES)
+
+
+def _columns(grid: Grid) -> tuple[np.ndarray, ...]:
+    shape = grid.steps.shape
+    return np.full(shape, grid.batch_size), np.broadcast_to(grid.lrs[:, None], shape), grid.steps, grid.reached
+
+
+def tuned_curves(tables: Tables, arrived: pd.DataFrame, trace: str, square: str) -> list[Curve]:
+    """The measurements of the runs in `arrived`, in its order."""
+    ours = tables.curves[tables.curves["run_id"].isin(arrived["run_id"])]
+    by_run = dict(tuple(ours.groupby("run_id", sort=False)))
+    return [curve(by_run[run.run_id], run.batch_size, trace, square) for run in arrived.itertuples()]
+
+
+def estimate(found: Ratio) -> Estimate:
+    """NaN throughout where no run has the measurement."""
+    if found.rows == 0:
+        return UNKNOWN
+    return Estimate(found.value, float(max(found.low, 0.0)), float(found.high))
+
+
+def remarks(fit: ParetoFit, average: Ratio, found: list[Grid], start_met: bool) -> list[str]:
+    """What a reader of the row has to know."""
+    said = [] if fit.determined else [fit.remark]
+    if not average.determined:
+        said.append("B_simple not determined: " + average.remark.replace("denominator", "|G|²"))
+    if fit.n_censored:
+        sizes = [grid.batch_size for grid in found if not grid.reached[grid.best()].all()]
+        said.append(f"not reached at B = {_listed(sizes)}")
+    edges = [grid.batch_size for grid in found if grid.reached[grid.best()].all() and grid.on_edge]
+    if edges:
+        said.append(f"best learning rate on the edge of its grid at B = {_listed(edges)}")
+    if start_met:
+        said.append("some runs meet the goal at step 0 and are left out")
+    return said
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(f"{size:,}" for size in sizes)
+
+
+def fits_frame(fits: Sequence[GoalFit]) -> pd.DataFrame:
+    """`fits.csv`: an estimate x becomes the columns x, x_low, x_high."""
+    rows = []
+    for fit in fits:
+        row: dict[str, object] = {}
+        for field in fields(fit):
+            value = getattr(fit, field.name)
+            if isinstance(value, Estimate):
+                row |= {field.name: value.value, f"{field.name}_low": value.low, f"{field.name}_high": value.high}
+            else:
+                row[field.name] = value
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -1,0 +1,70 @@
+"""The committed tables of one sweep, read and written (schemas in docs/architecture.md)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from experiments.errors import UserError
+
+RESULTS = Path("results")
+ONE_SWEEP = ("task", "preset", "unit", "sample_size", "metric", "direction", "optimizer", "parameters", "data")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """`runs`: a row a run; `curves`: a row an evaluation, ordered by run and step."""
+
+    folder: Path
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+
+    @property
+    def direction(self) -> Literal["min", "max"]:
+        direction = self.runs["direction"].iloc[0]
+        assert direction in ("min", "max")
+        return direction
+
+    def describe(self, column: str) -> str:
+        """A property that all runs share, as in `runs.parquet`."""
+        return str(self.runs[column].iloc[0])
+
+
+def read_tables(folder: Path) -> Tables:
+    """`runs.parquet` and `curves.parquet` in `folder`; `UserError` where there are none or they hold more than one
+    experiment."""
+    paths = [folder / "runs.parquet", folder / "curves.parquet"]
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"no {path}; run `make sweep` for it, or `make collect` where its runs are done")
+    runs, curves = (pd.read_parquet(path) for path in paths)
+    if runs.empty:
+        raise UserError(f"{paths[0]} has no runs yet; run `make sweep` for it")
+    for column in ONE_SWEEP:
+        values = sorted({str(value) for value in runs[column]})
+        if len(values) > 1:
+            raise UserError(
+                f"{paths[0]}: {column} is {' and '.join(values)}; a fit needs runs that differ in batch size, "
+                "learning rate and seed alone, so give each its own preset"
+            )
+    runs = runs.sort_values(["batch_size", "lr", "seed", "run_id"]).reset_index(drop=True)
+    return Tables(folder, runs, curves.sort_values(["run_id", "step"]).reset_index(drop=True))
+
+
+def sweep_folders(results: Path) -> list[Path]:
+    """Folders below `results` that hold the tables of a sweep, by name."""
+    return sorted(path.parent for path in results.glob("*/runs.parquet"))
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Seven significant digits, so that the same numbers are the same bytes on any machine; written aside and
+    renamed."""
+    aside = path.with_name(path.name + ".part")
+    shown = frame.copy()
+    for column in shown.columns:
+        if shown[column].dtype.kind == "f":
+            shown[column] = [("" if np.isnan(value) else f"{value:.7g}") for value in shown[column]]
+    shown.to_csv(aside, index=False, lineterminator="\n")
+    aside.replace(path)

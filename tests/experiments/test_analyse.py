@@ -1,0 +1,283 @@
+"""The whole analysis against tables in which the truth is planted, and its rules one by one."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_tables import Planted, plant, save
+
+from experiments.analyse import analyse, format_table, main
+from experiments.errors import UserError
+from experiments.fit import fits_frame
+from experiments.goals import choose_goals
+from experiments.layout import rounded, with_interval
+from experiments.pooled import at_start, at_steps, averaged, curve
+from experiments.tuning import grids
+from experiments.verdict import judge, judge_task, ratio
+from noisescale.pareto import Estimate
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    return analyse(save(plant(Planted()), tmp_path_factory.mktemp("exact")), [0.5, 0.2, 0.1, 0.07])
+
+
+def test_exact_curves_give_back_the_planted_values(exact):
+    truth = Planted()
+    for fit in exact:
+        s = truth.progress(fit.goal)
+        assert fit.b_crit.value == pytest.approx(truth.b_crit(fit.goal), rel=0.01)
+        assert fit.s_min.value == pytest.approx(s, rel=0.01)
+        assert fit.e_min.value == pytest.approx(s * truth.b_crit(fit.goal), rel=0.01)
+        assert fit.b_simple_avg.value == pytest.approx(truth.b_crit(fit.goal), rel=0.01)
+        assert fit.b_simple.value == pytest.approx(truth.noise(s), rel=0.05)
+        assert fit.b_simple_start.value == pytest.approx(truth.start, rel=0.01)
+        assert math.isnan(fit.b_noise.value) and math.isnan(fit.b_noise_avg.value)
+        assert fit.ratio.value == pytest.approx(1, abs=0.01)
+        assert (fit.verdict, fit.remark, fit.censored) == ("agree", "", 0)
+
+
+def test_noisy_curves_give_intervals_that_hold_the_truth(tmp_path):
+    truth = Planted(scatter=0.05, metric_noise=0.03, norm_noise=1.0, slope=1.0)
+    fits = analyse(save(plant(truth, seed=1), tmp_path), [0.2, 0.1, 0.07])
+    for fit in fits:
+        known = truth.b_crit(fit.goal)
+        for found in (fit.b_crit, fit.b_crit_boot):
+            assert found.low / 1.1 < known < found.high * 1.1
+            assert found.high / found.low < 2
+        assert 0.8 < fit.b_simple_avg.value / known < 1.2
+        assert fit.b_simple_avg.low < fit.b_simple_avg.value < fit.b_simple_avg.high
+
+
+def test_a_rising_metric_gives_the_same_fits(exact, tmp_path):
+    rising = analyse(save(plant(Planted(), direction="max"), tmp_path), [1 - fit.goal for fit in exact])
+    for up, down in zip(rising, exact, strict=True):
+        assert up.b_crit.value == pytest.approx(down.b_crit.value, rel=1e-6)
+        assert up.b_simple.value == pytest.approx(down.b_simple.value, rel=1e-6)
+
+
+def test_the_same_tables_give_the_same_bytes_in_any_order(tmp_path):
+    tables = plant(Planted(scatter=0.1, norm_noise=1.0, seeds=2))
+    first = save(tables, tmp_path / "first")
+    analyse(first)
+    shuffled = type(tables)(
+        tables.folder, tables.runs.sample(frac=1, random_state=0), tables.curves.sample(frac=1, random_state=0)
+    )
+    second = save(shuffled, tmp_path / "second")
+    analyse(second)
+    for name in ("fits.csv", "crossings.csv"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_tables_hold_what_the_schema_says(exact, tmp_path):
+    folder = save(plant(Planted(seeds=1)), tmp_path)
+    analyse(folder, [0.2])
+    crossings, fits = pd.read_csv(folder / "crossings.csv"), pd.read_csv(folder / "fits.csv")
+    assert list(crossings) == ["goal", "batch_size", "lr", "seed", "steps", "examples", "reached", "best"]
+    assert (crossings.groupby("batch_size")["best"].sum() == 1).all()
+    assert not crossings.loc[crossings["best"], "lr"].isna().any()
+    assert {"b_crit", "b_crit_low", "b_crit_high", "b_simple_avg_low", "ratio", "verdict", "remark"} <= set(fits)
+    assert list(fits_frame(exact)) == list(fits)
+
+
+def test_an_unreached_batch_size_stays_in_the_fit_as_a_bound(tmp_path):
+    tables = plant(Planted(seeds=2))
+    slow = tables.runs.loc[tables.runs["batch_size"] == 1, "run_id"]
+    short = tables.curves["run_id"].isin(slow) & (tables.curves["step"] > 100)
+    fit = analyse(save(type(tables)(tables.folder, tables.runs, tables.curves[~short]), tmp_path), [0.1])[0]
+    assert (fit.batch_sizes, fit.censored) == (5, 1)
+    assert fit.remark == "not reached at B = 1"
+    assert fit.b_crit.value == pytest.approx(Planted().b_crit(0.1), rel=0.05)
+
+
+def test_no_bend_is_said_and_not_judged(tmp_path):
+    fit = analyse(save(plant(Planted(batch_sizes=(1024, 2048, 4096, 8192, 16384))), tmp_path), [0.3])[0]
+    assert (fit.b_crit_status, fit.verdict) == ("not_determined", "not determined")
+    assert fit.remark.startswith("not determined: ")
+    assert math.isnan(fit.ratio.value)
+
+
+def test_a_best_learning_rate_on_the_edge_is_remarked(tmp_path):
+    fit = analyse(save(plant(Planted(lr_steps=(0, 1, 2), seeds=1)), tmp_path), [0.2])[0]
+    assert fit.remark == "best learning rate on the edge of its grid at B = 1, 4, 16, 64, 256, 1,024"
+
+
+def test_users_errors_have_one_line(tmp_path, capsys):
+    with pytest.raises(UserError, match=r"no .*runs\.parquet; run `make sweep`"):
+        analyse(tmp_path)
+    mixed = plant(Planted(seeds=1, batch_sizes=(1, 4)))
+    mixed.runs.loc[0, "optimizer"] = "adam"
+    with pytest.raises(UserError, match="optimizer is adam and sgd"):
+        analyse(save(mixed, tmp_path))
+    few = save(plant(Planted(seeds=1, batch_sizes=(1, 4))), tmp_path / "few")
+    with pytest.raises(UserError, match="no goal was reached at enough batch sizes"):
+        analyse(few)
+    with pytest.raises(UserError, match="already met at step 0"):
+        analyse(few, [2.0])
+    assert main([str(few)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_command_prints_a_table_that_fits_a_terminal(tmp_path, capsys):
+    folder = save(plant(Planted(scatter=0.05, norm_noise=1.0, seeds=2)), tmp_path)
+    assert main([str(folder), "0.3", "0.1"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines()[:4])) <= 120
+    assert "Verdict: agree within a factor of 3 (agree at 2 of 2 goals)." in out
+
+
+def test_goals_are_round_and_within_what_the_runs_pass():
+    assert choose_goals(plant(Planted(seeds=1))) == [0.7, 0.5, 0.3, 0.2, 0.1, 0.07]
+    rising = choose_goals(plant(Planted(seeds=1), direction="max"))
+    assert rising == sorted(rising) and 4 <= len(rising) <= 9
+
+
+def rows(lr_steps_reached):
+    return pd.DataFrame(
+        [
+            dict(batch_size=8, lr=lr, seed=seed, run_id=f"{lr}-{seed}", steps=steps, reached=reached)
+            for lr, runs in lr_steps_reached.items()
+            for seed, (steps, reached) in enumerate(runs)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "runs, diverged, best",
+    [
+        ({0.1: [(30, True), (30, True)], 0.2: [(20, True), (25, True)], 0.4: [(50, True), (9, True)]}, set(), 0.4),
+        ({0.1: [(30, True), (30, True)], 0.2: [(10, True), (100, False)]}, set(), 0.1),
+        ({0.1: [(100, False), (100, False)], 0.2: [(90, True), (100, False)]}, set(), 0.2),
+        ({0.1: [(100, False), (100, False)], 0.2: [(5, False), (5, False)]}, {"0.2-0", "0.2-1"}, 0.1),
+        ({0.1: [(30, True), (30, True)], 0.2: [(10, True)]}, set(), 0.1),
+    ],
+    ids=["mean of logs", "arriving beats fast", "some arrive", "ended beats diverged", "one seed does not compete"],
+)
+def test_best_learning_rate(runs, diverged, best):
+    (grid,) = grids(rows(runs), diverged)
+    assert grid.lrs[grid.best()] == best
+
+
+def test_an_edge_needs_no_seeds_beyond_it():
+    tried = {0.1: [(30, True)], 0.2: [(20, True), (20, True)], 0.4: [(5, False)]}
+    assert not grids(rows(tried), {"0.4-0"})[0].on_edge
+    assert grids(rows({0.2: tried[0.2], 0.4: [(40, True), (40, True)]}), set())[0].on_edge
+
+
+def measured(batch_size, step, trace, square, examples):
+    return curve(
+        pd.DataFrame(dict(step=step, trace_cov=trace, grad_sq_norm=square, noise_examples=examples), dtype=float),
+        batch_size,
+    )
+
+
+def test_average_weighs_by_full_batch_steps():
+    """Two stretches with 𝓑 = 10 and 90 at B = 10: a step is worth 1/2 and 1/10, so 40 and 100 steps are 20 and 10
+    full-batch ones."""
+    runs = [measured(10, [40, 140], [10, 90], [1, 1], [4000, 10000]) for _ in range(3)]
+    assert averaged(runs, [140] * 3).value == pytest.approx((20 * 10 + 10 * 90) / 30)
+    assert averaged(runs, [40] * 3).value == pytest.approx(10)
+
+
+def test_average_is_a_ratio_of_means_where_the_square_is_sometimes_negative():
+    """Row by row, g/(g + t/B) would be far off: half the g are negative."""
+    rng = np.random.default_rng(0)
+    n, size, truth = 1000, 32, 64.0
+    runs = []
+    for _ in range(8):
+        square = 1 + truth / size * (rng.chisquare(2, n) / 2 - 1)
+        assert (square < 0).mean() > 0.3
+        runs.append(measured(size, np.arange(1, n + 1), np.full(n, truth), square, np.full(n, size)))
+    found = averaged(runs, [n] * 8)
+    assert found.low < found.value < found.high and found.high / found.low < 1.3
+    assert found.value == pytest.approx(truth, rel=0.1)
+
+
+def test_rows_near_the_goal_and_at_the_start():
+    runs = [
+        measured(64, [0, 10, 100, 110, 1000], [1, 5, 20, 40, 7], [1, 1, 2, 2, 1], [64, 640, 100, 300, 64])
+        for _ in range(3)
+    ]
+    assert at_steps(runs, [105] * 3).value == pytest.approx((100 * 20 + 300 * 40) / (400 * 2))
+    assert at_steps(runs, [3000] * 3).value == 7
+    assert at_start(runs).value == 1
+    assert at_start([measured(64, [10], [1], [1], [1])]).rows == 0
+    assert averaged([], []).rows == 0
+
+
+def test_an_unclear_square_is_not_determined():
+    rng = np.random.default_rng(1)
+    runs = [measured(8, [8, 16], rng.normal(1, 0.1, 2), rng.normal(0, 1, 2), [64, 64]) for _ in range(6)]
+    found = at_steps(runs, [16] * 6)
+    assert not found.determined and math.isinf(found.high)
+
+
+def test_ratio_of_estimates():
+    assert ratio(Estimate(20, 10, 40), Estimate(10, 10, 10)) == Estimate(2, pytest.approx(1), pytest.approx(4))
+    both = ratio(Estimate(1, 0.5, 2), Estimate(1, 0.5, 2))
+    assert both.high == pytest.approx(2 ** math.sqrt(2)) and both.low == pytest.approx(2 ** -math.sqrt(2))
+    open_end = ratio(Estimate(1, 0.5, math.inf), Estimate(1, 0.5, 2))
+    assert open_end.low > 0 and open_end.high == math.inf
+
+
+@pytest.mark.parametrize(
+    "low, high, verdict",
+    [
+        (0.5, 2, "agree"),
+        (0.34, 2.9, "agree"),
+        (0.3, 2, "can't tell"),
+        (0.2, 0.3, "differ"),
+        (3.1, 9, "differ"),
+        (0.1, 9, "can't tell"),
+        (1, math.inf, "can't tell"),
+    ],
+)
+def test_verdict_of_a_goal(low, high, verdict):
+    assert judge(Estimate(1.0, low, high), True) == verdict
+    assert judge(Estimate(1.0, low, high), False) == "not determined"
+
+
+@pytest.mark.parametrize(
+    "goals, verdict",
+    [
+        (["agree", "can't tell"], "agree"),
+        (["differ", "not determined"], "differ"),
+        (["agree", "differ"], "mixed"),
+        (["can't tell", "not determined"], "can't tell"),
+        (["not determined"], "not determined"),
+        ([], "not determined"),
+    ],
+)
+def test_verdict_of_a_task(goals, verdict):
+    assert judge_task(goals) == verdict
+
+
+@pytest.mark.parametrize(
+    "estimate, text",
+    [
+        (Estimate(123.4, 95, 150), "120 [95, 150]"),
+        (Estimate(12345, 12000, 12700), "12,300 [12,000, 12,700]"),
+        (Estimate(0.01234, 0.012, 0.0127), "0.0123 [0.0120, 0.0127]"),
+        (Estimate(5, 0, 9), "5.0 [<9.0]"),
+        (Estimate(5, 2, math.inf), "5.0 [>2.0]"),
+        (Estimate(5, 0, math.inf), "5.0 [?]"),
+        (Estimate(math.nan, math.nan, math.nan), "–"),
+    ],
+)
+def test_numbers_with_errors(estimate, text):
+    assert with_interval(estimate) == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0, "0"), (-19.04, "-19.0"), (1234567, "1,230,000"), (math.inf, "∞"), (2.4e9, "2.40e+09"), (9.996, "10.0")],
+)
+def test_rounding(value, text):
+    assert rounded(value) == text
+
+
+def test_the_printed_table_numbers_its_remarks(exact):
+    odd = [fit.__class__(**{**fit.__dict__, "remark": f"odd {i}" if i else ""}) for i, fit in enumerate(exact)]
+    lines = format_table(odd).splitlines()
+    assert "(1) odd 1" in lines and lines[3].endswith("(1)")
