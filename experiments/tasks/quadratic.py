@@ -22,7 +22,7 @@ Positive = Annotated[float, Field(gt=0)]
 class QuadraticConfig:
     """H has `dim` eigenvalues at equal ratios from 1 down to 1/`condition`, and Σ ∝ H^`noise_power` (0: the identity).
 
-    `trace_cov` is tr Σ. Every seed starts from the same weights, with `initial_loss` in equal shares over the directions:
+    `trace_cov` is tr Σ. Every seed starts from the same weights, with `initial_loss` shared equally by the directions:
     equal shares of many directions keep a run close to its expectation.
     """
 
