@@ -192,9 +192,9 @@ def load(overrides: Sequence[str]) -> SuiteConfig:
 
 def parse(composed: DictConfig) -> SuiteConfig:
     """The dataclasses behind a composed config, checked."""
-    tree = OmegaConf.to_container(composed, resolve=True)
+    ours = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    tree = OmegaConf.to_container(ours, resolve=True)
     assert isinstance(tree, dict)
-    tree.pop("hydra", None)
     run_keys = [field.name for field in fields(RunConfig)]
     tree["run"] = {key: tree.pop(key) for key in run_keys if key in tree}
     try:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from experiments.config import SweepConfig
-from noisescale import learning_rate
 
 
 class Point(NamedTuple):
@@ -36,8 +35,8 @@ class Outcome:
 
 def grid_lr(sweep: SweepConfig, batch_size: int, j: int) -> float:
     """The lattice's learning rate, to four digits, so that it reads well and hashes the same everywhere."""
-    centre = learning_rate(batch_size, sweep.lr, sweep.noise, sweep.alpha)
-    return float(f"{float(centre) * sweep.ratio**j:.4g}")
+    centre = sweep.lr / (1 + sweep.noise / batch_size) ** sweep.alpha
+    return float(f"{centre * sweep.ratio**j:.4g}")
 
 
 def wanted(sweep: SweepConfig, finished: Mapping[Point, Outcome]) -> list[Point]:

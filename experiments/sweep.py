@@ -23,7 +23,7 @@ from experiments.record import RunRecord
 from experiments.search import Outcome, Point, wanted
 from experiments.tables import read_tables
 from experiments.tasks import TASKS
-from experiments.verdict import conclude
+from experiments.conclude import conclude
 
 Launch = Callable[[list[list[Point]]], None]
 ATTEMPTS = 2

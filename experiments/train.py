@@ -13,6 +13,7 @@ from experiments.worker import train
 def main() -> int:
     """Refuse what is wrong before anything trains, then hand over to Hydra."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come through as they are
     try:
         if not any(argument.startswith("-") for argument in sys.argv[1:]):
             load(sys.argv[1:])

@@ -1,0 +1,57 @@
+# `make help` lists what there is. Everything runs in .venv, which is made once, from uv.lock.
+TASK ?= digits
+PRESET ?= small
+CLUSTER ?= local
+ARGS ?=
+DRY ?=
+
+PYTHON ?= python3
+PY := OMP_NUM_THREADS=1 .venv/bin/python
+SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) $(ARGS)
+
+# What a task needs beyond the rest.
+ATARI := cartpole pong breakout space_invaders beam_rider pong_selfplay
+EXTRAS := experiments images text $(if $(filter $(TASK),$(ATARI)),atari) $(if $(filter $(TASK),mnist5k),mnist5k) $(if $(filter-out $(CLUSTER),local),cluster)
+READY := .venv/.ready$(subst $() ,,$(patsubst %,-%,$(sort $(EXTRAS))))
+
+.PHONY: help setup sweep train collect analyse figures report test test-all lint clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo "  TASK=$(TASK) PRESET=smoke|small|paper CLUSTER=$(CLUSTER) DRY=1 ARGS='key=value ...'   tasks: $$(ls configs/task | sed 's/.yaml//' | tr '\n' ' ')"
+
+setup: $(READY) ## .venv with everything the task needs
+
+$(READY): pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer; name one with PYTHON=python3.12"; exit 2; }
+	@test -x .venv/bin/uv || { echo "making .venv ..."; $(PYTHON) -m venv .venv && .venv/bin/python -m pip install -q uv; }
+	@echo "installing into .venv: $(strip $(EXTRAS)) (the first time several minutes: PyTorch is 3 GB) ..."
+	@.venv/bin/uv sync -q --frozen --inexact --compile-bytecode $(patsubst %,--extra %,$(EXTRAS))
+	@touch $@
+
+sweep: $(READY) ## train, fit, draw, print the verdict; goes on where it stopped
+	@$(PY) -m experiments.train $(SUITE) $(if $(DRY),dry=true)
+
+collect: $(READY) ## finished runs into the committed tables
+	@$(PY) -m experiments.collect $(SUITE)
+
+analyse: $(READY) ## fits and verdict from the committed tables
+	@$(PY) -m experiments.analyse results/$(TASK)-$(PRESET)
+
+figures: $(READY) ## every figure, from the committed tables
+	@$(PY) -m experiments.figures
+
+report: $(READY) ## results/report.md and report.html, from the committed tables
+	@$(PY) -m experiments.report
+
+test: $(READY) ## the fast tests
+	@$(PY) -m pytest -m "not slow and not cuda"
+
+test-all: $(READY) ## every test that this machine can run
+	@$(PY) -m pytest
+
+lint: $(READY) ## format, lint and types
+	@.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/pyrefly check
+
+clean: ## the environment and raw runs go; results/ stays
+	rm -rf .venv runs outputs wandb

@@ -1,0 +1,83 @@
+"""Jobs of Hydra's on this machine: single-thread processes that import torch once and take job after job."""
+
+import multiprocessing
+import signal
+from collections.abc import Mapping
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import cloudpickle
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, run_job, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, open_dict
+
+
+def run_jobs(
+    jobs: Mapping[int, list[str]],
+    workers: int,
+    hydra_context: HydraContext,
+    config: DictConfig,
+    task_function: TaskFunction,
+) -> dict[int, JobReturn]:
+    """The jobs' returns by number; `jobs` holds their overrides.
+
+    A worker that is killed takes only its job with it: the pool is renewed and the jobs that haven't run yet go on. Which of the jobs under
+    way it was can't be known, so none of them is tried again here; the search asks again for what isn't finished.
+    """
+    setup_globals()
+    shared = cloudpickle.dumps((Singleton.get_state(), hydra_context, config, task_function))
+    waiting, returns = dict(jobs), {}
+    while waiting:
+        count = min(workers, len(waiting))
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(count, spawn, initializer=_start_worker, initargs=(shared,))
+        try:
+            futures = {i: pool.submit(_run_job, i, overrides) for i, overrides in waiting.items()}
+            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+            for i, future in futures.items():
+                if future in done and not isinstance(future.exception(), BrokenProcessPool):
+                    returns[i] = future.result()
+                    _ = returns[i].return_value  # raises what the job raised
+                    del waiting[i]
+            for i in list(waiting)[:count]:
+                del waiting[i]
+        except BaseException:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return returns
+
+
+_shared: tuple[HydraContext, DictConfig, TaskFunction] | None = None
+
+
+def _start_worker(shared: bytes) -> None:
+    """Import everything once. Ctrl-C is the driver's business."""
+    global _shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    setup_globals()
+    state, *rest = cloudpickle.loads(shared)
+    Singleton.set_state(state)
+    _shared = tuple(rest)
+
+
+def _run_job(i: int, overrides: list[str]) -> JobReturn:
+    assert _shared is not None
+    hydra_context, config, task_function = _shared
+    composed = hydra_context.config_loader.load_sweep_config(config, overrides)
+    with open_dict(composed):
+        composed.hydra.job.id = f"{composed.hydra.job.name}_{i}"
+        composed.hydra.job.num = i
+    HydraConfig.instance().set_config(composed)
+    return run_job(
+        hydra_context=hydra_context,
+        task_function=task_function,
+        config=composed,
+        job_dir_key="hydra.sweep.dir",
+        job_subdir_key="hydra.sweep.subdir",
+    )
