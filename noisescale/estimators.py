@@ -24,32 +24,36 @@ class Moments(NamedTuple, Generic[T]):
 
 
 @overload
-def gradient_moments(sq_norms: Tensor, sizes: Any, mean_sq_norm: Any) -> Moments[Tensor]: ...
+def gradient_moments(sq_norms: Tensor, sizes: Any, mean_sq_norm: Any, weights: Any = None) -> Moments[Tensor]: ...
 
 
 @overload
-def gradient_moments(sq_norms: Any, sizes: Any, mean_sq_norm: Tensor) -> Moments[Tensor]: ...
+def gradient_moments(sq_norms: Any, sizes: Any, mean_sq_norm: Tensor, weights: Any = None) -> Moments[Tensor]: ...
 
 
 @overload
 def gradient_moments(
-    sq_norms: ArrayLike, sizes: ArrayLike, mean_sq_norm: ArrayLike
+    sq_norms: ArrayLike, sizes: ArrayLike, mean_sq_norm: ArrayLike, weights: ArrayLike | None = None
 ) -> Moments[NDArray[np.float64]]: ...
 
 
-def gradient_moments(sq_norms: Any, sizes: Any, mean_sq_norm: Any) -> Moments[Any]:
+def gradient_moments(sq_norms: Any, sizes: Any, mean_sq_norm: Any, weights: Any = None) -> Moments[Any]:
     r"""Unbiased |G|² and tr Σ from k disjoint gradients taken at the same weights (App. A.1, generalised to any split).
 
     With G_i the mean gradient over b_i examples, B = Σ b_i, Ḡ = Σ b_i G_i / B and A = Σ b_i |G_i|² / B,
 
         tr Σ = B (A − |Ḡ|²) / (k − 1)        |G|² = (k |Ḡ|² − A) / (k − 1)
 
-    Two halves, k micro-batches, k ranks and k = B single examples are all this formula.
+    Two halves, k micro-batches, k ranks and k = B single examples are all this formula. With weights w_i, Σ w_i = 1, it
+    is Ḡ = Σ w_i G_i and A = Σ w_i |G_i|², as where ranks or micro-batches of unequal size count the same; then
+
+        tr Σ = (A − |Ḡ|²) / Σ w_i (1 − w_i) / b_i        |G|² = |Ḡ|² − tr Σ · Σ w_i² / b_i
 
     Args:
         sq_norms: |G_i|², shape (..., k).
         sizes: b_i > 0 in examples, shape (k,) or (..., k); they need not be equal.
-        mean_sq_norm: |Ḡ|², shape (...): the squared norm of the size-weighted mean, not the mean of the squared norms.
+        mean_sq_norm: |Ḡ|², shape (...): the squared norm of the weighted mean, not the mean of the squared norms.
+        weights: w_i > 0, shape (k,) or (..., k), of any scale; b_i by default.
 
     Returns:
         `Moments` of shape (...) in float64: tensors on the inputs' device where any input is a tensor (nothing is read
@@ -58,33 +62,41 @@ def gradient_moments(sq_norms: Any, sizes: Any, mean_sq_norm: Any) -> Moments[An
     Raises:
         ValueError: k < 2, shapes that don't fit, or a size that isn't positive (on an accelerator sizes aren't read).
     """
-    tensors = [x for x in (sq_norms, mean_sq_norm, sizes) if isinstance(x, Tensor)]
-    if tensors:
-        device = tensors[0].device
-        norms, weights, mean = (
-            torch.as_tensor(x, dtype=torch.float64, device=device) for x in (sq_norms, sizes, mean_sq_norm)
-        )
-    else:
-        norms, weights, mean = (np.asarray(x, dtype=np.float64) for x in (sq_norms, sizes, mean_sq_norm))
-    _check_shapes(tuple(norms.shape), tuple(weights.shape), tuple(mean.shape))
-    on_host = not isinstance(sizes, Tensor) or sizes.device.type == "cpu"
-    if on_host and not np.all(np.asarray(sizes) > 0):
-        raise ValueError(f"sizes must all be positive, got {sizes}: leave out the parts that saw no examples")
-
-    k = norms.shape[-1]
-    batch = weights.sum(-1)
-    mean_of_squares = (weights * norms).sum(-1) / batch
-    trace_cov = batch * (mean_of_squares - mean) / (k - 1)
-    grad_sq_norm = (k * mean - mean_of_squares) / (k - 1)
-    return Moments(grad_sq_norm, trace_cov)
+    weights = sizes if weights is None else weights
+    tensors = [x for x in (sq_norms, mean_sq_norm, sizes, weights) if isinstance(x, Tensor)]
+    norms, mean, b, w = (
+        torch.as_tensor(x, dtype=torch.float64, device=tensors[0].device)
+        if tensors
+        else np.asarray(x, dtype=np.float64)
+        for x in (sq_norms, mean_sq_norm, sizes, weights)
+    )
+    _check_shapes(tuple(norms.shape), tuple(mean.shape), sizes=tuple(b.shape), weights=tuple(w.shape))
+    for name, given in (("sizes", sizes), ("weights", weights)):
+        on_host = not isinstance(given, Tensor) or given.device.type == "cpu"
+        if on_host and not np.all(np.asarray(given) > 0):
+            raise ValueError(f"{name} must all be positive, got {given}: leave out the parts that saw no examples")
+    w = w / w.sum(-1)[..., None]
+    return from_sums((w * norms).sum(-1), mean, (w / b).sum(-1), (w * w / b).sum(-1))
 
 
-def _check_shapes(norms: Sequence[int], sizes: Sequence[int], mean: Sequence[int]) -> None:
+def from_sums(mean_of_squares: T, mean_sq_norm: T, noise_of_parts: Any, noise_of_mean: Any) -> Moments[T]:
+    r"""The same pair from A = Σ w_i |G_i|², |Ḡ|², Σ w_i / b_i and Σ w_i² / b_i, which add up over ranks.
+
+    E[A] = |G|² + tr Σ · Σ w_i / b_i and E|Ḡ|² = |G|² + tr Σ · Σ w_i² / b_i: two equations, solved.
+    """
+    a: Any = mean_of_squares
+    m: Any = mean_sq_norm
+    trace_cov = (a - m) / (noise_of_parts - noise_of_mean)
+    return Moments(m - noise_of_mean * trace_cov, trace_cov)
+
+
+def _check_shapes(norms: Sequence[int], mean: Sequence[int], **others: Sequence[int]) -> None:
     if not norms:
         raise ValueError("sq_norms needs a last dimension that counts the gradients, got a single number")
     if norms[-1] < 2:
         raise ValueError(f"k = {norms[-1]} gradient: the noise needs at least 2 disjoint ones; split the batch")
-    if tuple(sizes) not in (tuple(norms), tuple(norms[-1:])):
-        raise ValueError(f"sizes of shape {tuple(sizes)} don't fit sq_norms of shape {tuple(norms)}")
+    for name, shape in others.items():
+        if tuple(shape) not in (tuple(norms), tuple(norms[-1:])):
+            raise ValueError(f"{name} of shape {tuple(shape)} don't fit sq_norms of shape {tuple(norms)}")
     if tuple(mean) != tuple(norms[:-1]):
         raise ValueError(f"mean_sq_norm of shape {tuple(mean)} should be {tuple(norms[:-1])}, one per set of sq_norms")

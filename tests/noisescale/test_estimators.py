@@ -56,6 +56,20 @@ def test_unbiased_within_its_own_error_and_ratio_within_5_per_cent(population, s
         assert ratio.value == pytest.approx(trace_cov / grad_sq_norm, rel=0.05)
 
 
+def test_unequal_parts_that_count_the_same_are_unbiased_too(population):
+    """DDP averages ranks, not examples: with local batches of 2, 6 and 24 the reduced gradient is another mean."""
+    sizes = [2, 6, 24]
+    generator = torch.Generator().manual_seed(2)
+    indices = torch.randint(len(population), (TRIALS, 32), generator=generator)
+    stacked = torch.stack([population[part].mean(1) for part in indices.split(sizes, dim=1)])
+    norms, mean = (stacked**2).sum(-1).T, (stacked.mean(0) ** 2).sum(-1)
+    moments = gradient_moments(norms, sizes, mean, weights=[1, 1, 1])
+    for estimate, truth in zip(moments, exact(population), strict=True):
+        assert abs(estimate.mean() - truth) < 4 * estimate.std() / TRIALS**0.5
+    wrong = gradient_moments(norms, sizes, mean)
+    assert abs(wrong.trace_cov.mean() - exact(population)[1]) > 10 * wrong.trace_cov.std() / TRIALS**0.5
+
+
 def test_mean_of_ratios_of_means_within_5_per_cent(population):
     grad_sq_norm, trace_cov = exact(population)
     norms, mean = draw(population, [8] * 4, seed=1)
