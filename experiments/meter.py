@@ -6,8 +6,6 @@ examples. Rows hold means over the steps since the row before, so rows are disjo
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +14,8 @@ from torch import Tensor
 from experiments.config import RunConfig
 from experiments.flat import FlatModel
 from experiments.tasks.base import Task
-from noisescale import MomentAverage, gradient_moments
+from noisescale import MomentAverage, gradient_moments, hessian_noise
+from noisescale.undisturbed import undisturbed
 
 NOT_MEASURED = {"grad_hess_grad": math.nan, "trace_hess_cov": math.nan}
 
@@ -61,7 +60,7 @@ class NoiseMeter:
             "b_simple": scale.b_simple,
             "b_simple_low": scale.low,
             "b_simple_high": scale.high,
-            **NOT_MEASURED,
+            **(self._curvature() if self.measure.curvature else NOT_MEASURED),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,7 +89,7 @@ class NoiseMeter:
         part = samples // self.measure.probe_parts
         gradient, total = self.flat.gradient, torch.zeros_like(self.flat.gradient)
         squares = []
-        with self._undisturbed():
+        with undisturbed(self.task.model):
             batch = self.task.batch(samples, self.generator)
             for piece in zip(*(tensor.split(part) for tensor in batch), strict=True):
                 gradient.zero_()
@@ -100,11 +99,10 @@ class NoiseMeter:
         total.div_(len(squares))
         self.pending.append((torch.stack(squares), total.dot(total), part * self.task.sample_size))
 
-    @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Training goes on afterwards as if nothing had happened: same random state, same running statistics."""
-        kept = [buffer.clone() for buffer in self.flat.buffers()]
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            yield
-        for buffer, before in zip(self.flat.buffers(), kept, strict=True):
-            buffer.copy_(before)
+    def _curvature(self) -> dict[str, float]:
+        """GᵀHG and tr HΣ from three fresh batches the size of a probe."""
+        samples = self.measure.probe_examples // self.task.sample_size
+        first, second, third = (self.task.batch(samples, self.generator) for _ in range(3))
+        units = self.measure.probe_examples
+        found = hessian_noise(self.task.model, lambda _, batch: self.task.loss(batch), (first, second, third), (units, units))
+        return {"grad_hess_grad": float(found.grad_hess_grad), "trace_hess_cov": float(found.trace_hess_cov)}

@@ -15,42 +15,49 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 
-def run_jobs(
-    jobs: Mapping[int, list[str]],
-    workers: int,
-    hydra_context: HydraContext,
-    config: DictConfig,
-    task_function: TaskFunction,
-) -> dict[int, JobReturn]:
-    """The jobs' returns by number; `jobs` holds their overrides.
+class Pool:
+    """Workers that stay from round to round of a sweep, and end with the process that owns them."""
 
-    A worker that is killed takes only its job with it: the pool is renewed and the jobs that haven't run yet go on. Which of the jobs under
-    way it was can't be known, so none of them is tried again here; the search asks again for what isn't finished.
-    """
-    setup_globals()
-    shared = cloudpickle.dumps((Singleton.get_state(), hydra_context, config, task_function))
-    waiting, returns = dict(jobs), {}
-    while waiting:
-        count = min(workers, len(waiting))
-        spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(count, spawn, initializer=_start_worker, initargs=(shared,))
-        try:
-            futures = {i: pool.submit(_run_job, i, overrides) for i, overrides in waiting.items()}
-            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
-            for i, future in futures.items():
-                if future in done and not isinstance(future.exception(), BrokenProcessPool):
-                    returns[i] = future.result()
-                    _ = returns[i].return_value  # raises what the job raised
+    def __init__(self, workers: int, hydra_context: HydraContext, config: DictConfig, task_function: TaskFunction):
+        self.workers = workers
+        self._shared = cloudpickle.dumps((Singleton.get_state(), hydra_context, config, task_function))
+        self._executor: ProcessPoolExecutor | None = None
+
+    def run(self, jobs: Mapping[int, list[str]]) -> dict[int, JobReturn]:
+        """The jobs' returns by number; `jobs` holds their overrides.
+
+        A worker that is killed takes only its job with it: the pool is renewed and the jobs that haven't run yet go on. Which of the jobs
+        under way it was can't be known, so none of them is tried again here; the search asks again for what isn't finished.
+        """
+        waiting, returns = dict(jobs), {}
+        while waiting:
+            executor = self._executor = self._executor or self._start()
+            try:
+                futures = {i: executor.submit(_run_job, i, overrides) for i, overrides in waiting.items()}
+                wait(futures.values(), return_when=FIRST_EXCEPTION)
+                for i, future in futures.items():
+                    if future.done() and not isinstance(future.exception(), BrokenProcessPool):
+                        returns[i] = future.result()
+                        _ = returns[i].return_value  # raises what the job raised
+                        del waiting[i]
+            except BaseException:
+                self._stop(executor)
+                raise
+            if waiting:
+                self._stop(executor)
+                for i in list(waiting)[: self.workers]:
                     del waiting[i]
-            for i in list(waiting)[:count]:
-                del waiting[i]
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-    return returns
+        return returns
+
+    def _start(self) -> ProcessPoolExecutor:
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self.workers, spawn, initializer=_start_worker, initargs=(self._shared,))
+
+    def _stop(self, executor: ProcessPoolExecutor) -> None:
+        for process in list((executor._processes or {}).values()):
+            process.terminate()
+        executor.shutdown(wait=True, cancel_futures=True)
+        self._executor = None
 
 
 _shared: tuple[HydraContext, DictConfig, TaskFunction] | None = None

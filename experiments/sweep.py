@@ -23,6 +23,7 @@ from experiments.record import RunRecord
 from experiments.search import Outcome, Point, wanted
 from experiments.tables import read_tables
 from experiments.tasks import TASKS
+from experiments.tracking import mirrored
 from experiments.conclude import conclude
 
 Launch = Callable[[list[list[Point]]], None]
@@ -84,9 +85,18 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
     if suite.dry:
         print_plan(suite, points)
         return
+    with mirrored(suite):
+        train_wanted(sweep, points, launch)
+    collect(suite)
+    for point, error in sweep.failed.items():
+        say(f"failed: batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id}): {error}")
+    conclude(suite)
+
+
+def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
+    """Rounds of the search, until it wants nothing more or what it wants has failed twice."""
+    suite, started, price = sweep.suite, time.monotonic(), None
     attempts: Counter[Point] = Counter()
-    started = time.monotonic()
-    price = None
     while points:
         price = price or seconds_per_example(suite, points)
         costs = {point: cost(suite, point, price) for point in points}
@@ -99,10 +109,6 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
                 if attempts[point] >= ATTEMPTS:
                     sweep.failed[point] = last_line(sweep.record(point).folder / "error.txt")
         points = sweep.wanted()
-    collect(suite)
-    for point, error in sweep.failed.items():
-        say(f"failed: batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id}): {error}")
-    conclude(suite)
 
 
 def cost(suite: SuiteConfig, point: Point, price: float) -> float:

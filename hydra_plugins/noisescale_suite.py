@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from experiments.config import parse
-from experiments.pool import run_jobs
+from experiments.pool import Pool
 from experiments.search import Point
 from experiments.sweep import run_sweep
 
@@ -54,9 +54,9 @@ class LocalPool(Launcher):
         self.workers = workers or len(os.sched_getaffinity(0))
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        setup_globals()
+        self.pool = Pool(self.workers, hydra_context, config, task_function)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        jobs = {initial_job_idx + i: list(overrides) for i, overrides in enumerate(job_overrides)}
-        returns = run_jobs(jobs, self.workers, self.hydra_context, self.config, self.task_function)
+        returns = self.pool.run({initial_job_idx + i: list(overrides) for i, overrides in enumerate(job_overrides)})
         return [returns[i] for i in sorted(returns)]

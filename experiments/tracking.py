@@ -1,0 +1,110 @@
+"""Records → Weights & Biases, in a process of its own: nothing that W&B does, or fails to do, can touch a run.
+
+`python -m experiments.tracking RUNS_FOLDER` follows a sweep's records and mirrors each run as one W&B run (same id, grouped by sweep, config and
+curve in it) until its standard input is closed, then does what is left. `WANDB_MODE` is `offline` where it isn't set. A run that is in W&B
+is marked by a file `mirrored` in its record, so this can be stopped and started at will.
+"""
+
+import json
+import math
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.config import SuiteConfig
+from experiments.record import write_atomically
+
+PATIENCE = 60.0  # seconds that a finished sweep waits for W&B
+PAUSE = 2.0
+
+
+@contextmanager
+def mirrored(suite: SuiteConfig) -> Iterator[None]:
+    """Follow the sweep while the body runs, at the lowest priority; wait for the rest a while, then let it finish alone."""
+    if os.environ.get("WANDB_MODE") == "disabled":
+        yield
+        return
+    suite.records.mkdir(parents=True, exist_ok=True)
+    with open(suite.records / "wandb.log", "a") as log:
+        command = [sys.executable, "-m", "experiments.tracking", str(suite.records)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+    assert process.stdin is not None
+    try:
+        yield
+    finally:
+        process.stdin.close()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        print(f"W&B is behind; it goes on in the background ({suite.records}/wandb.log)")
+
+
+class Mirror:
+    """The W&B runs of one sweep's records."""
+
+    def __init__(self, records: Path):
+        import wandb
+
+        self.wandb, self.records = wandb, records
+        self.open: dict[Path, tuple[Any, int]] = {}
+
+    def look(self) -> None:
+        """Log what is new: rows of running runs since their last checkpoint, finished runs in full."""
+        for folder in sorted(self.records.glob("*-*")):
+            if (folder / "curve.parquet").exists() and not (folder / "mirrored").exists():
+                try:
+                    self._log(folder)
+                except Exception as error:
+                    print(f"{folder.name}: {type(error).__name__}: {error}", flush=True)
+                    write_atomically(folder / "mirrored", f"failed: {error}\n".encode())
+                    self.open.pop(folder, None)
+
+    def _log(self, folder: Path) -> None:
+        done = (folder / "summary.json").exists()
+        curve = pd.read_parquet(folder / "curve.parquet")
+        run, logged = self.open.get(folder) or (self._start(folder), 0)
+        for row in curve.iloc[logged:].to_dict("records"):
+            run.log({k: v for k, v in row.items() if k != "step" and math.isfinite(v)}, step=int(row["step"]))
+        self.open[folder] = run, max(logged, len(curve))
+        if done:
+            run.summary.update(json.loads((folder / "summary.json").read_text()))
+            run.finish()
+            del self.open[folder]
+            write_atomically(folder / "mirrored", b"done\n")
+
+    def _start(self, folder: Path) -> Any:
+        config = json.loads((folder / "config.json").read_text())
+        quiet = self.wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, save_code=False)
+        return self.wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "noisescale"),
+            group=self.records.name,
+            id=folder.name,
+            name=f"B{config['batch_size']} lr{config['lr']:g} seed{config['seed']}",
+            config=config | {"run_id": folder.name},
+            dir=str(self.records),
+            resume="allow",
+            reinit="create_new",
+            settings=quiet,
+        )
+
+
+def main() -> int:
+    """Until standard input is closed, and once more."""
+    os.nice(19)
+    os.environ.setdefault("WANDB_MODE", "offline")
+    mirror = Mirror(Path(sys.argv[1]))
+    while not select.select([sys.stdin], [], [], PAUSE)[0]:
+        mirror.look()
+    mirror.look()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
