@@ -5,12 +5,18 @@ from typing import Any
 
 import torch
 
-from experiments.tasks import digits, quadratic
+from experiments.tasks import cifar, digits, generative, imagenet, quadratic, svhn
 from experiments.tasks.base import Evaluation, Metric, Task
 
 TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     "quadratic": (quadratic.QuadraticConfig, quadratic.QuadraticTask),
     "digits": (digits.DigitsConfig, digits.DigitsTask),
+    "svhn": (svhn.SvhnConfig, svhn.SvhnTask),
+    "svhn_adam": (svhn.SvhnConfig, svhn.SvhnTask),
+    "cifar10": (cifar.CifarConfig, cifar.CifarTask),
+    "imagenet": (imagenet.ImagenetConfig, imagenet.ImagenetTask),
+    "svhn_autoencoder": (generative.AutoencoderConfig, generative.AutoencoderTask),
+    "svhn_vae": (generative.VaeConfig, generative.VaeTask),
 }
 
 __all__ = ["TASKS", "Evaluation", "Metric", "Task"]
