@@ -1,0 +1,79 @@
+"""Every config composes, and what is wrong is refused with key, value and what would be allowed."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from experiments.config import CONFIGS, load
+from experiments.errors import UserError
+from experiments.tasks import TASKS
+
+
+def presets() -> list[tuple[str, str]]:
+    return [tuple(path.stem.rsplit("_", 1)) for path in sorted((CONFIGS / "task_preset").glob("*.yaml"))]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("task", "preset"), presets())
+def test_every_config_composes(task, preset):
+    suite = load([f"task={task}", f"preset={preset}"])
+    assert suite.name == f"{task}-{preset}"
+    for size in suite.sweep.batch_sizes:
+        run = suite.point(size, 0.1, 0)
+        assert run.batch_size == size and run.max_steps >= suite.sweep.steps_budget
+
+
+def test_every_task_has_its_file_and_its_presets():
+    assert {path.stem for path in (CONFIGS / "task").glob("*.yaml")} == set(TASKS)
+    assert {task for task, preset in presets() if preset == "smoke"} == set(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("task=digts", r"task=digts: no such choice; allowed: .*digits"),
+        ("preset=tiny", r"preset=tiny: no such choice; allowed: paper, small, smoke"),
+        ("task.chanels=[3,4]", r"task\.chanels: no such key; did you mean channels\? allowed: .*channels"),
+        ("learning_rate=0.1", r"learning_rate: no such key; .*allowed: .*lr"),
+        ("lr=-1", r"lr=-1: .*greater than 0"),
+        ("seed=a", r"seed='a': .*integer"),
+        ("task.channels=[0,32]", r"task\.channels.*=0: .*greater than 0"),
+        ("optimizer.name=sdg", r"optimizer\.name='sdg': .*'sgd', 'momentum', 'adam' or 'rmsprop'"),
+        ("optimizer.momentum=0.9", r"optimizer: sgd has no momentum"),
+        ("optimizer.name=adam", r"optimizer: adam needs beta1 and eps"),
+        ("micro_batch=48", r"micro_batch=48 does not divide batch_size=64"),
+        ("sweep.goals=[0.1,0.2]", r"sweep\.goals=\[0\.1, 0\.2\]: .*must be falling"),
+        ("stop_metric=0.5", r"stop_metric=0\.5 .*allowed: at most 0\.01"),
+        ("measure.probe_parts=5", r"measure\.probe_parts=5 does not divide measure\.probe_examples=64"),
+    ],
+)
+def test_refusals_name_key_value_and_way_out(override, expected):
+    with pytest.raises(UserError) as refused:
+        load(["task=digits", "preset=small", override])
+    message = str(refused.value)
+    assert re.search(expected, message), message
+    assert len(message.splitlines()) <= 2
+
+
+def test_a_batch_larger_than_the_data_without_replacement_is_refused():
+    overrides = ["task=digits", "sweep.batch_sizes=[2048]"]
+    load(overrides)
+    with pytest.raises(UserError, match=r"batch_size=2048 is larger than the data \(1500 images\)"):
+        load([*overrides, "task.replacement=false"])
+
+
+def test_the_run_id_is_the_science():
+    suite = load(["task=digits"])
+    same = load(["task=digits", "results=elsewhere", "runs=elsewhere", "threads=2", "device=cuda", "cluster.workers=7"])
+    assert suite.run.run_id == same.run.run_id
+    changes = [
+        {"batch_size": 32},
+        {"lr": 0.11},
+        {"seed": 1},
+        {"max_steps": 7},
+        {"micro_batch": 32},
+        {"task": replace(suite.run.task, channels=(16, 31))},
+        {"measure": replace(suite.run.measure, evaluations_per_octave=5)},
+    ]
+    ids = {replace(suite.run, **change).run_id for change in changes}
+    assert len(ids) == len(changes) and suite.run.run_id not in ids

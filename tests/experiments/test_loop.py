@@ -1,0 +1,170 @@
+"""The loop trains what a bare loop would, resumes bit for bit, and measures what it says."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+
+from experiments.config import RunConfig, load
+from experiments.loop import Trainer, evaluation_steps, make_optimizer
+from experiments.record import RunRecord
+from experiments.tasks.digits import DigitsTask
+from noisescale import gradient_moments
+
+CPU = torch.device("cpu")
+
+
+def config(**changes) -> RunConfig:
+    run = load(["task=digits", "preset=smoke"]).run
+    return replace(run, **{"batch_size": 64, "micro_batch": 16, "max_steps": 30, "stop_metric": None, "lr": 0.2} | changes)
+
+
+def trainer(run: RunConfig) -> Trainer:
+    return Trainer(run, DigitsTask(run.task, run.seed, CPU), CPU)
+
+
+def weights(found: Trainer) -> torch.Tensor:
+    return found.flat.vector.detach().clone()
+
+
+OPTIMIZERS = {
+    "sgd": {},
+    "momentum": {"momentum": 0.9},
+    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+    "rmsprop": {"alpha": 0.99, "eps": 1e-2},
+}
+
+
+@pytest.mark.parametrize("batch_size", [16, 64])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_trains_exactly_as_a_bare_loop(name, batch_size, tmp_path):
+    run = config(batch_size=batch_size, lr=0.02)
+    run = replace(run, optimizer=replace(run.optimizer, name=name, clip=1.0, **OPTIMIZERS[name]))
+    ours = trainer(run)
+    ours.run(RunRecord(tmp_path), math.inf)
+
+    task = DigitsTask(run.task, run.seed, CPU)
+    vectors = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.02),
+        "momentum": lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.9, 0.999), eps=1e-8),
+        "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.02, alpha=0.99, eps=1e-2),
+    }
+    optimizer = vectors[name](task.model.parameters())
+    generator = torch.Generator().manual_seed(2 * run.seed + 1)
+    parts = batch_size // 16
+    for _ in range(run.max_steps):
+        optimizer.zero_grad()
+        images, labels = task.batch(batch_size, generator)
+        for x, y in zip(images.split(16), labels.split(16), strict=True):
+            F.cross_entropy(task.model(x), y).backward()
+        for p in task.model.parameters():
+            p.grad /= parts
+        torch.nn.utils.clip_grad_norm_(task.model.parameters(), 1.0)
+        optimizer.step()
+    theirs = torch.cat([p.detach().reshape(-1) for p in task.model.parameters()])
+    torch.testing.assert_close(weights(ours), theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [16, 64])
+def test_measuring_changes_no_bit_of_training(batch_size, tmp_path):
+    run = config(batch_size=batch_size)
+    run = replace(run, measure=replace(run.measure, curvature=True, probe_share=1.0))
+    measured, bare = trainer(run), trainer(run)
+    measured.run(RunRecord(tmp_path), math.inf)
+    bare.noise.add = lambda *args: None
+    for _ in range(run.max_steps):
+        bare.train_step()
+    assert len(measured.rows) > 10 and sum(row["noise_steps"] for row in measured.rows) > 5
+    assert torch.equal(weights(measured), weights(bare))
+
+
+def test_a_row_holds_the_moments_of_its_steps():
+    run = config()
+    found = trainer(run)
+    found.evaluate()
+    task = DigitsTask(run.task, run.seed, CPU)
+    batch = task.batch(64, torch.Generator().manual_seed(2 * run.seed + 1))
+    gradients = []
+    for piece in zip(*(t.split(16) for t in batch), strict=True):
+        grads = torch.autograd.grad(task.loss(piece), list(task.model.parameters()))
+        gradients.append(torch.cat([g.reshape(-1) for g in grads]).double())
+    stacked = torch.stack(gradients)
+    expected = gradient_moments(stacked.square().sum(1), [16] * 4, stacked.mean(0).square().sum())
+    found.train_step()
+    found.evaluate()
+    row = found.rows[-1]
+    assert row["noise_steps"] == 1 and row["noise_examples"] == 64
+    assert row["grad_sq_norm"] == pytest.approx(float(expected.grad_sq_norm), rel=1e-4)
+    assert row["trace_cov"] == pytest.approx(float(expected.trace_cov), rel=1e-4)
+
+
+def test_probes_stay_within_their_share(tmp_path):
+    run = config(batch_size=8, max_steps=2000)
+    run = replace(run, measure=replace(run.measure, probe_share=0.02))
+    found = trainer(run)
+    found.run(RunRecord(tmp_path), math.inf)
+    seen = sum(row["noise_examples"] for row in found.rows[1:])
+    assert 0.6 * 0.02 <= seen / (8 * 2000) <= 0.02
+    assert found.rows[0]["noise_examples"] == 64
+
+
+@pytest.mark.parametrize("batch_size", [16, 64])
+def test_a_killed_run_resumes_to_the_same_curve(batch_size, tmp_path):
+    run = config(batch_size=batch_size, max_steps=60)
+    run = replace(
+        run,
+        optimizer=replace(run.optimizer, name="adam", beta1=0.9, beta2=0.999, eps=1e-8),
+        measure=replace(run.measure, probe_share=1.0),
+        lr=0.01,
+    )
+    whole = RunRecord(tmp_path / "whole")
+    trainer(run).run(whole, math.inf)
+
+    class Killed(BaseException):
+        pass
+
+    cut, rows = RunRecord(tmp_path / "cut"), 0
+
+    def kill():
+        nonlocal rows
+        rows += 1
+        if rows == 15:
+            raise Killed
+
+    cut.start(run)
+    with pytest.raises(Killed):
+        trainer(run).run(cut, 0.0, on_row=kill)
+    assert cut.read() is None, "a killed run must not read as finished"
+    whole.start(run)
+    trainer(run).run(cut, math.inf)
+    first, second = whole.read(), cut.read()
+    assert first is not None and second is not None
+    assert first[2]["noise_steps"].sum() > 0
+    pd.testing.assert_frame_equal(first[2].drop(columns="seconds"), second[2].drop(columns="seconds"), check_exact=True)
+
+
+def test_divergence_and_a_spent_budget_are_results(tmp_path):
+    diverged = trainer(config(lr=1e9)).run(RunRecord(tmp_path / "a"), math.inf)
+    assert diverged.status == "diverged" and diverged.step < 30
+    spent = trainer(config(stop_metric=0.0)).run(RunRecord(tmp_path / "b"), math.inf)
+    assert spent.status == "not_reached" and spent.step == 30
+    reached = trainer(config(stop_metric=0.5, max_steps=300)).run(RunRecord(tmp_path / "c"), math.inf)
+    assert reached.status == "reached" and reached.step < 300 and reached.best_metric <= 0.5
+
+
+def test_beta2_follows_its_half_life():
+    run = config()
+    adam = replace(run.optimizer, name="adam", beta1=0.9, beta2_half_life=640.0, eps=1e-8)
+    vector = torch.nn.Parameter(torch.zeros(3))
+    assert make_optimizer(adam, vector, 0.1, 64).param_groups[0]["betas"][1] == pytest.approx(0.5**0.1)
+
+
+def test_evaluations_are_even_in_log_steps():
+    steps = evaluation_steps(6, 1000)
+    assert steps[:5] == [0, 1, 2, 3, 4] and steps[-1] == 1000
+    ratios = [b / a for a, b in zip(steps[20:-2], steps[21:-1], strict=True)]
+    assert max(ratios) < 1.18 and min(ratios) > 1.07
