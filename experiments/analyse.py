@@ -5,6 +5,7 @@ B_noise of the tuned runs beside it. Writes `crossings.csv` and `fits.csv` and p
 """
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from experiments.layout import digits_for, rounded, text_table, with_interval
 from experiments.tables import read_tables, write_csv
 from experiments.tuning import grids
 from experiments.verdict import FACTOR, judge_task
+
+TERMINAL = 120
 
 
 def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]:
@@ -51,12 +54,15 @@ def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]
 def format_table(fits: Sequence[GoalFit]) -> str:
     """The verdict for a terminal of 120 columns: a row a goal, 95% intervals in brackets, remarks below."""
     header = ["goal", "S_min", "E_min", "B_crit", "B_simple at goal", "averaged", "averaged/B_crit", "verdict", ""]
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    marks = 0
     for fit in fits:
         mark = ""
         if fit.remark:
-            mark = f"({len(notes) + 1})"
-            notes.append(f"{mark} {fit.remark}")
+            marks += 1
+            mark = f"({marks})"
+            notes += textwrap.wrap(f"{mark} {fit.remark}", TERMINAL, subsequent_indent="    ")
         rows.append(
             [
                 f"{fit.goal:g}",

@@ -74,7 +74,7 @@ def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame
         rms=fit.rms,
         batch_sizes=fit.n,
         censored=fit.n_censored,
-        b_simple_start=estimate(at_start(simple)),
+        b_simple_start=estimate(at_start(simple, arrived["seed"].to_list())),
         b_simple=estimate(at_steps(simple, steps)),
         b_simple_avg=estimate(average),
         b_noise=estimate(at_steps(hessian, steps)),

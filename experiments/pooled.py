@@ -51,9 +51,15 @@ def curve(rows: pd.DataFrame, batch_size: int, trace: str = "trace_cov", square:
     )
 
 
-def at_start(curves: Sequence[Curve]) -> Ratio:
-    """From the measurements at step 0."""
-    return _over_runs(curves, lambda run: _mean_near(run, 0.0))
+def at_start(curves: Sequence[Curve], seeds: Sequence[int]) -> Ratio:
+    """From the measurements at step 0, a row a seed: all runs of a seed start from the same weights."""
+    by_seed: dict[int, list[tuple[float, float, float]]] = {}
+    for run, seed in zip(curves, seeds, strict=True):
+        found = _mean_near(run, 0.0)
+        if found is not None:
+            by_seed.setdefault(seed, []).append(found)
+    rows = np.array([np.mean(found, axis=0) for found in by_seed.values()]).reshape(-1, 3)
+    return ratio_of_means(rows[:, 0], rows[:, 1], rows[:, 2])
 
 
 def at_steps(curves: Sequence[Curve], steps: Sequence[float]) -> Ratio:

@@ -201,8 +201,13 @@ def test_rows_near_the_goal_and_at_the_start():
     ]
     assert at_steps(runs, [105] * 3).value == pytest.approx((100 * 20 + 300 * 40) / (400 * 2))
     assert at_steps(runs, [3000] * 3).value == 7
-    assert at_start(runs).value == 1
-    assert at_start([measured(64, [10], [1], [1], [1])]).rows == 0
+    assert at_start([measured(64, [10], [1], [1], [1])], [0]).rows == 0
+
+
+def test_runs_of_one_seed_are_one_row_at_the_start():
+    runs = [measured(64, [0, 10], [trace, 9], [1, 1], [64, 640]) for trace in (2, 2, 2, 4, 6)]
+    found = at_start(runs, [0, 0, 0, 1, 2])
+    assert (found.value, found.rows) == (pytest.approx(4), pytest.approx(3))
     assert averaged([], []).rows == 0
 
 

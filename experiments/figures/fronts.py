@@ -1,0 +1,99 @@
+"""Pareto fronts: steps against examples to each goal, with their fits (Figs 7 left, 9, 11 and 14)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments import paper
+from experiments.figures.style import COLUMN, GREY, PALE, log_axis, mark, nothing_yet, number, shades
+from experiments.summary import Sweep
+from noisescale.pareto import fit_pareto
+
+GOALS_SHOWN = 6
+
+
+def fronts(sweep: Sweep, results: Path) -> Figure:
+    """Our fronts of one sweep, over the paper's where it has the same task."""
+    figure = Figure(figsize=(COLUMN * 1.25, COLUMN * 1.1))
+    draw_fronts(figure.subplots(), sweep, results, paper.POINTS_OF.get(sweep.task))
+    return figure
+
+
+def draw_fronts(axes: Axes, sweep: Sweep | None, results: Path, theirs: str | None, title: str = "") -> None:
+    """One panel: the paper's points and our refit of them in grey behind ours in colour."""
+    corners: list[tuple[float, float]] = []
+    if theirs is not None:
+        corners += _draw_paper(axes, paper.points(results), theirs)
+    if sweep is not None:
+        corners += _draw_ours(axes, sweep)
+    if not corners:
+        nothing_yet(axes, title, "no measurement here or in the paper")
+        return
+    axes.set_title(title or (sweep.name if sweep else theirs or ""))
+    low, high = np.min(corners, axis=0), np.max(corners, axis=0)
+    log_axis(axes.xaxis, low[0], high[0])
+    log_axis(axes.yaxis, low[1], high[1])
+    axes.set_xlim(low[0] / 1.6, high[0] * 1.6)
+    axes.set_ylim(low[1] / 1.6, high[1] * 1.6)
+    axes.set_xlabel("optimizer steps S")
+    axes.set_ylabel(f"examples E ({sweep.unit}s)" if sweep else "examples E")
+
+
+def spread(items: Sequence, count: int) -> list:
+    """At most `count` of them, evenly, the first and the last included."""
+    if len(items) <= count:
+        return list(items)
+    return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, count).round().astype(int))]
+
+
+def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str) -> list[tuple[float, float]]:
+    corners = []
+    rows = points[points["task"] == theirs]
+    for index, goal in enumerate(spread(list(dict.fromkeys(rows["goal"])), GOALS_SHOWN)):
+        mine = rows[rows["goal"] == goal]
+        corners += list(zip(mine["steps"], mine["examples"], strict=True))
+        label = "paper (digitised) and our fit to it" if index == 0 else None
+        axes.plot(mine["steps"], mine["examples"], "o", color=PALE, markersize=2.5, zorder=1, label=label)
+        if len(mine) < 4:
+            continue
+        fit = fit_pareto(mine["batch_size"], mine["steps"])
+        sizes = np.geomspace(mine["batch_size"].min(), mine["batch_size"].max(), 100)
+        axes.plot(fit.steps(sizes), fit.examples(sizes), color=PALE, linewidth=0.8, zorder=1)
+        _name(axes, mine["steps"].max(), mine["examples"].min(), number(goal), GREY)
+    return corners
+
+
+def _draw_ours(axes: Axes, sweep: Sweep) -> list[tuple[float, float]]:
+    crossings = pd.read_csv(sweep.tables.folder / "crossings.csv")
+    corners = []
+    shown = spread(sweep.fits, GOALS_SHOWN)
+    for index, (fit, colour) in enumerate(zip(shown, shades(len(shown)), strict=True)):
+        tuned = crossings[(crossings["goal"] == fit.goal) & crossings["best"] & (crossings["steps"] > 0)]
+        for size, runs in tuned.groupby("batch_size"):
+            steps = float(np.exp(np.log(runs["steps"]).mean()))
+            arrived = bool(runs["reached"].all())
+            axes.plot(
+                steps,
+                steps * float(size),
+                mark(index),
+                color=colour,
+                zorder=3,
+                markerfacecolor=colour if arrived else "none",
+            )
+            corners.append((steps, steps * float(size)))
+        sizes = np.geomspace(tuned["batch_size"].min(), tuned["batch_size"].max(), 200)
+        if fit.s_min.value > 0 and np.isfinite(fit.e_min.value):
+            steps = fit.s_min.value + fit.e_min.value / sizes
+            determined = fit.b_crit_status == "determined"
+            axes.plot(steps, steps * sizes, color=colour, zorder=2, linestyle="-" if determined else ":")
+            _name(axes, steps[0], steps[0] * sizes[0], number(fit.goal), colour)
+    axes.plot([], [], "o-", color=shades(1)[0], label=f"ours, by {sweep.tables.describe('metric').replace('_', ' ')}")
+    return corners
+
+
+def _name(axes: Axes, x: float, y: float, text: str, colour) -> None:
+    axes.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", fontsize=6.5, color=colour, va="center")

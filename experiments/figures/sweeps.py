@@ -1,0 +1,171 @@
+"""What one sweep looks like: its curves (Fig. 6), its noise scales (Fig. 7 right), its learning rates (Fig. 5 left)."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.crossings import cross
+from experiments.figures.fronts import spread
+from experiments.figures.style import (
+    B_CRIT,
+    B_NOISE,
+    B_SIMPLE,
+    COLUMN,
+    PAGE,
+    PALE,
+    log_axis,
+    mark,
+    note,
+    number,
+    shades,
+    whiskers,
+)
+from experiments.fit import tuned_curves
+from experiments.pooled import at_steps
+from experiments.summary import Sweep
+
+LEVELS = 24
+SEED_ALPHA = 0.8
+
+
+def curves(sweep: Sweep, results: Path) -> Figure:
+    """The metric of the tuned runs against steps and against examples, a colour a batch size, a line a seed."""
+    del results
+    figure = Figure(figsize=(PAGE, 2.6))
+    panels = figure.subplots(1, 2, sharey=True)
+    tuned = tuned_runs(sweep)
+    sizes = sorted(tuned["batch_size"].unique())
+    for panel, column in zip(panels, ("step", "examples"), strict=True):
+        for size, colour in zip(sizes, shades(len(sizes)), strict=True):
+            for i, run in enumerate(tuned.loc[tuned["batch_size"] == size, "run_id"]):
+                rows = sweep.tables.curves[(sweep.tables.curves["run_id"] == run) & (sweep.tables.curves["step"] > 0)]
+                label = f"{size:,}" if i == 0 else None
+                panel.plot(rows[column], rows["metric"], color=colour, linewidth=0.8, alpha=SEED_ALPHA, label=label)
+        shown = sweep.tables.curves[
+            sweep.tables.curves["run_id"].isin(tuned["run_id"]) & (sweep.tables.curves["step"] > 0)
+        ]
+        log_axis(panel.xaxis, shown[column].min(), shown[column].max())
+    metric_axis(panels[0].yaxis, sweep, shown["metric"])
+    for fit in sweep.fits:
+        for panel in panels:
+            panel.axhline(fit.goal, color=PALE, linewidth=0.5, zorder=0)
+    panels[0].set_ylabel(metric_name(sweep))
+    panels[0].set_xlabel("optimizer steps S")
+    panels[1].set_xlabel(f"examples E ({sweep.unit}s)")
+    panels[1].legend(title=f"B ({sweep.unit}s)", loc="center left", bbox_to_anchor=(1.01, 0.5), title_fontsize=7.5)
+    figure.suptitle(f"{sweep.name}: tuned runs, every seed; grey lines are the goals", fontsize=8.5)
+    return figure
+
+
+def noise(sweep: Sweep, results: Path) -> Figure:
+    """B_crit, B_simple and, where it was measured, B_noise against the metric, with 95% intervals."""
+    del results
+    figure = Figure(figsize=(COLUMN * 1.3, COLUMN * 1.05))
+    draw_noise(figure.subplots(), sweep)
+    return figure
+
+
+def draw_noise(axes: Axes, sweep: Sweep, title: str = "") -> None:
+    """One panel of it."""
+    goals = [fit.goal for fit in sweep.fits]
+    levels, along = b_simple_along(sweep)
+    axes.fill_between(levels, [r.low for r in along], [r.high for r in along], color=B_SIMPLE, alpha=0.18, linewidth=0)
+    axes.plot(levels, [r.value for r in along], color=B_SIMPLE, label="B_simple at the metric")
+    whiskers(axes, goals, [fit.b_simple_avg for fit in sweep.fits], B_SIMPLE, "o", "B_simple averaged up to it")
+    whiskers(axes, goals, [fit.b_noise for fit in sweep.fits], B_NOISE, "^", "B_noise at it")
+    determined = [fit for fit in sweep.fits if fit.b_crit_status == "determined"]
+    whiskers(axes, [f.goal for f in determined], [f.b_crit for f in determined], B_CRIT, "s", "B_crit to reach it")
+    missing = len(sweep.fits) - len(determined)
+    if missing:
+        note(axes, f"B_crit not determined at {missing} of {len(goals)} goals")
+    values = [y for line in axes.lines for y in np.atleast_1d(line.get_ydata()) if np.isfinite(y) and y > 0]
+    log_axis(axes.yaxis, min(values), max(values))
+    metric_axis(axes.xaxis, sweep, pd.Series([*goals, *levels]))
+    axes.set_xlabel(f"{metric_name(sweep)} (better to the right)")
+    axes.set_ylabel(f"batch size ({sweep.unit}s)")
+    axes.set_title(title or sweep.name)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=1.0)
+
+
+def learning_rates(sweep: Sweep, results: Path) -> Figure:
+    """The best learning rate at every batch size, for the easiest, a middle and the hardest goal, among all that were
+    tried."""
+    del results
+    figure = Figure(figsize=(COLUMN * 1.25, COLUMN))
+    axes = figure.subplots()
+    crossings = pd.read_csv(sweep.tables.folder / "crossings.csv")
+    tried = sweep.tables.runs[["batch_size", "lr"]].drop_duplicates()
+    axes.plot(tried["batch_size"], tried["lr"], ".", color=PALE, markersize=3, label="tried")
+    shown = spread(sweep.fits, 3)
+    for i, (fit, colour) in enumerate(zip(shown, shades(len(shown)), strict=True)):
+        best = crossings[(crossings["goal"] == fit.goal) & crossings["best"] & crossings["reached"]]
+        best = best.groupby("batch_size", as_index=False)["lr"].first()
+        label = f"best to {metric_name(sweep)} {number(fit.goal)}"
+        axes.plot(
+            best["batch_size"],
+            best["lr"],
+            color=colour,
+            marker=mark(i),
+            markersize=7 - 2 * i,
+            linewidth=0.8,
+            label=label,
+        )
+    log_axis(axes.xaxis, tried["batch_size"].min(), tried["batch_size"].max())
+    log_axis(axes.yaxis, tried["lr"].min(), tried["lr"].max())
+    axes.set_xlabel(f"batch size B ({sweep.unit}s)")
+    axes.set_ylabel("learning rate")
+    axes.set_title(sweep.name)
+    axes.legend(loc="best")
+    return figure
+
+
+def tuned_runs(sweep: Sweep) -> pd.DataFrame:
+    """Rows of `runs` at each batch size's best learning rate for the hardest goal that it reached (or, if none, the
+    hardest)."""
+    crossings = pd.read_csv(sweep.tables.folder / "crossings.csv")
+    best = crossings[crossings["best"]]
+    parts = []
+    for size, rows in best.groupby("batch_size"):
+        arrived = [f.goal for f in sweep.fits if rows.loc[rows["goal"] == f.goal, "reached"].all()]
+        goal = arrived[-1] if arrived else sweep.fits[-1].goal
+        lr = rows.loc[rows["goal"] == goal, "lr"].iloc[0]
+        runs = sweep.tables.runs
+        parts.append(runs[(runs["batch_size"] == size) & np.isclose(runs["lr"], lr, rtol=1e-6)])
+    return pd.concat(parts)
+
+
+def b_simple_along(sweep: Sweep):
+    """B_simple of the tuned runs at metric levels from the first evaluations to the hardest goal; (levels, ratios)."""
+    tuned = tuned_runs(sweep)
+    tables = type(sweep.tables)(sweep.tables.folder, tuned, sweep.tables.curves)
+    early = sweep.tables.curves[
+        sweep.tables.curves["run_id"].isin(tuned["run_id"]) & (sweep.tables.curves["step"] == 0)
+    ]
+    first, last = float(early["metric"].median()), sweep.fits[-1].goal
+    levels = np.geomspace(first, last, LEVELS + 1)[1:] if first > 0 < last else np.linspace(first, last, LEVELS + 1)[1:]
+    rows = cross(tables, list(levels))
+    kept, ratios = [], []
+    for level in levels:
+        arrived = rows[(rows["goal"] == level) & rows["reached"] & (rows["steps"] > 0)]
+        ratio = at_steps(tuned_curves(sweep.tables, arrived, "trace_cov", "grad_sq_norm"), arrived["steps"].to_list())
+        if ratio.determined:
+            kept.append(float(level))
+            ratios.append(ratio)
+    return kept, ratios
+
+
+def metric_name(sweep: Sweep) -> str:
+    return sweep.tables.describe("metric").replace("_", " ")
+
+
+def metric_axis(axis, sweep: Sweep, values: pd.Series) -> None:
+    """Logarithmic for a metric that falls through a factor of five or more; as x, better to the right."""
+    values = values[np.isfinite(values) & (values > 0 if sweep.tables.direction == "min" else True)]
+    low, high = float(values.min()), float(values.max())
+    if sweep.tables.direction == "min" and high > 5 * low:
+        log_axis(axis, low, high)
+    if sweep.tables.direction == "min" and axis.axis_name == "x":
+        axis.set_inverted(True)

@@ -1,0 +1,170 @@
+"""The paper's figures task by task: its digitised points in grey, our sweep of the same task in colour where there is
+one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from experiments import paper
+from experiments.figures.fronts import draw_fronts
+from experiments.figures.style import GREY, PAGE, log_axis, nothing_yet, number
+from experiments.figures.sweeps import curves, draw_noise, learning_rates
+from experiments.paper import ATARI
+from experiments.summary import Sweep, summarise
+
+OURS_OF = {points: ours for ours, points in paper.POINTS_OF.items()}
+SIZES = ("paper", "small")
+
+
+def sweep_of(results: Path, task: str | None) -> Sweep | None:
+    """Our largest sweep of a task, if one is committed and analysed; smoke sweeps don't count."""
+    found = {sweep.preset: sweep for sweep in summarise(results) if sweep.task == task and sweep.preset != "smoke"}
+    return next((found[size] for size in (*SIZES, *sorted(found)) if size in found), None)
+
+
+UNITS = {"BillionWord": "tokens", "Dota1v1": "frames"} | dict.fromkeys(ATARI, "frames")
+METRICS = {"AE_SVHN": "loss", "VAE_SVHN": "loss", "BillionWord": "perplexity", "Dota1v1": "TrueSkill"}
+
+
+def missing(task: str) -> str:
+    """What to run for a panel that has no measurement of ours."""
+    return f"not measured here yet:\nmake sweep TASK={task}"
+
+
+def figure6(results: Path) -> Figure:
+    """SVHN: the metric against steps and against examples."""
+    sweep = sweep_of(results, "svhn")
+    return curves(sweep, results) if sweep else _empty("SVHN, SGD: curves", "svhn")
+
+
+def figure7(results: Path) -> Figure:
+    """SVHN with SGD: fronts, and the noise scales against train error."""
+    return _fronts_and_noise(results, ["SVHN_SGD"])
+
+
+def figure9(results: Path) -> Figure:
+    """Autoencoder, VAE and language model."""
+    return _fronts_and_noise(results, ["AE_SVHN", "VAE_SVHN", "BillionWord"])
+
+
+def figure10(results: Path) -> Figure:
+    """ImageNet, by spans of train error."""
+    figure = Figure(figsize=(PAGE, 2.7))
+    left, right = figure.subplots(1, 2)
+    sweep = sweep_of(results, "imagenet")
+    if sweep is None:
+        nothing_yet(left, "ImageNet: fronts", missing("imagenet"))
+        nothing_yet(right, "ImageNet: noise scales", "the paper's points are not digitised")
+    else:
+        draw_fronts(left, sweep, results, None, sweep.name)
+        draw_noise(right, sweep)
+    return figure
+
+
+def figure11(results: Path) -> Figure:
+    """Atari: fronts of seven games."""
+    figure = Figure(figsize=(PAGE, 8.4))
+    panels = figure.subplots(4, 2).flat
+    for panel, game in zip(panels, ATARI, strict=False):
+        _front(panel, results, game)
+    nothing_yet(panels[7], "", "grey: the paper's points (frames), and our fit to them")
+    return figure
+
+
+def figure12(results: Path) -> Figure:
+    """Atari: B_crit against the score, from the paper's points, and ours with B_simple where measured."""
+    figure = Figure(figsize=(PAGE, 8.4))
+    panels = figure.subplots(4, 2).flat
+    for panel, game in zip(panels, ATARI, strict=False):
+        _noise(panel, results, game)
+    nothing_yet(panels[7], "", "grey: B_crit fitted to the paper's points (frames),\nwith its standard error")
+    return figure
+
+
+def figure13(results: Path) -> Figure:
+    """Dota 1v1: the paper's points alone."""
+    figure = Figure(figsize=(PAGE, 2.7))
+    left, right = figure.subplots(1, 2)
+    draw_fronts(left, None, results, "Dota1v1", "Dota 1v1, TrueSkill: the paper's points alone")
+    _paper_noise(right, results, "Dota1v1")
+    right.set_title("the same, B_crit")
+    return figure
+
+
+def figure14(results: Path) -> Figure:
+    """CIFAR10, SVHN with Adam, SVHN with SGD, MNIST: fronts above, noise scales below."""
+    return _fronts_and_noise(results, ["CIFAR10_momentum", "SVHN_Adam", "SVHN_SGD", "MNIST_SGD"])
+
+
+def figure5(results: Path) -> Figure:
+    """SVHN: the best learning rate against B (left of Fig. 5)."""
+    sweep = sweep_of(results, "svhn")
+    return learning_rates(sweep, results) if sweep else _empty("SVHN, SGD: best learning rate", "svhn")
+
+
+def _fronts_and_noise(results: Path, names: Sequence[str]) -> Figure:
+    figure = Figure(figsize=(PAGE, 2.75 * len(names)))
+    for row, name in zip(figure.subplots(len(names), 2, squeeze=False), names, strict=True):
+        _front(row[0], results, name)
+        _noise(row[1], results, name)
+    return figure
+
+
+def _metric(name: str) -> str:
+    return "mean score" if name in ATARI else METRICS.get(name, "train error")
+
+
+def _front(panel: Axes, results: Path, name: str) -> None:
+    ours = sweep_of(results, OURS_OF[name])
+    title = f"{name.replace('_', ', ')}, {_metric(name)}"
+    draw_fronts(panel, ours, results, name, f"{title}: {'ours ' + ours.name if ours else 'the paper alone'}")
+
+
+def _noise(panel: Axes, results: Path, name: str) -> None:
+    ours = sweep_of(results, OURS_OF[name])
+    if ours is not None:
+        draw_noise(panel, ours)
+    _paper_noise(panel, results, name, alone=ours is None)
+    if ours is None:
+        panel.set_title(f"{name.replace('_', ', ')}: B_crit")
+        panel.text(0.98, 0.03, missing(OURS_OF[name]), transform=panel.transAxes, ha="right", va="bottom", fontsize=6.5)
+
+
+def _paper_noise(panel: Axes, results: Path, name: str, alone: bool = True) -> None:
+    rows = paper.refits(results)
+    rows = rows[(rows["task"] == name) & (rows["rel_se_Bcrit"] < 1)]
+    error = rows["rel_se_Bcrit"] * rows["B_crit"]
+    panel.errorbar(
+        rows["goal"],
+        rows["B_crit"],
+        yerr=error,
+        color=GREY,
+        marker="s",
+        elinewidth=0.7,
+        label="B_crit, the paper's points",
+        zorder=1,
+    )
+    if not alone:
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=1.0)
+        return
+    goals: pd.Series = rows["goal"]
+    log_axis(panel.yaxis, rows["B_crit"].min(), rows["B_crit"].max())
+    falling = bool(rows["S_min"].iloc[0] < rows["S_min"].iloc[-1]) and goals.iloc[0] > goals.iloc[-1]
+    if falling and goals.min() > 0 and goals.max() > 5 * goals.min():
+        log_axis(panel.xaxis, goals.min(), goals.max())
+    else:
+        panel.xaxis.set_major_locator(MaxNLocator(6))
+        panel.xaxis.set_major_formatter(lambda value, _: number(value))
+    panel.xaxis.set_inverted(falling)
+    panel.set_xlabel(f"{_metric(name)} (better to the right)")
+    panel.set_ylabel(f"B_crit ({UNITS.get(name, 'images')})")
+
+
+def _empty(title: str, task: str) -> Figure:
+    figure = Figure(figsize=(PAGE, 1.6))
+    nothing_yet(figure.subplots(), title, missing(task))
+    return figure
