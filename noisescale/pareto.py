@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import f as f_distribution
 
-from noisescale.front import Bools, Floats, Points, intercept_range, maximum, profile, scan
+from noisescale.front import Floats, Points, intercept_range, maximum, profile, scan
+from noisescale.runs import checked, gather
 
 # Two parameters and a scatter take three points, and a statement about them a fourth.
 FEWEST_FOR_A_CURVE = 3
 FEWEST_REACHED = 4
 INTERVAL_GRID = 121
 ZOOM = 33
+ZOOMS = 3
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,9 @@ def fit_pareto(
     Maximum likelihood with normal errors of one unknown size in ln S. Runs at the same batch size are averaged (in ln
     S) first, so that a batch size counts as one point and its scatter around the curve, whatever it comes from –
     seeds, a learning rate that is slightly off and shared by them, the curve's own misfit – is what the intervals are
-    made of. A batch size at which some run did not reach the goal is censored: its mean ln S is greater than the mean
-    of what was seen, and enters the likelihood as that (Tobit).
+    made of. A batch size at which no run reached the goal is censored: its mean ln S is greater than that of the steps
+    given, and enters the likelihood as that (Tobit). Where some reached it and others did not, the others are filled in
+    (`runs.filled`).
 
     The interval of each of the three is the profile likelihood's: all values v with -2 ln L(v) + 2 ln L_max ≤ n ln(1
     + F/(n - 2)), F the quantile of the F distribution with 1 and n - 2 degrees of freedom and n the batch sizes that
@@ -130,59 +133,24 @@ def fit_pareto(
     )
 
 
-def checked(
-    batch_size: ArrayLike, steps: ArrayLike, reached: ArrayLike | None, weights: ArrayLike | None
-) -> tuple[Floats, Floats, Bools, Floats]:
-    """The four columns as arrays (m,) of one length, or a ValueError that names the first wrong entry."""
-    batch = np.atleast_1d(np.asarray(batch_size, dtype=float))
-    columns = {
-        "batch_size": batch,
-        "steps": np.atleast_1d(np.asarray(steps, dtype=float)),
-        "weights": np.ones(batch.shape) if weights is None else np.atleast_1d(np.asarray(weights, dtype=float)),
-    }
-    done = np.ones(batch.shape, dtype=bool) if reached is None else np.atleast_1d(np.asarray(reached, dtype=bool))
-    for name, values in {**columns, "reached": done}.items():
-        if values.shape != batch.shape or values.ndim != 1:
-            raise ValueError(f"{name} has shape {values.shape} and batch_size {batch.shape}; both need one entry a run")
-    if batch.size == 0:
-        raise ValueError("no runs to fit")
-    for name, values in columns.items():
-        wrong = ~(np.isfinite(values) & (values > 0))
-        if wrong.any():
-            raise ValueError(f"{name}[{wrong.argmax()}] is {values[wrong][0]:g}; positive finite numbers are needed")
-    return batch, columns["steps"], done, columns["weights"]
-
-
-def gather(batch: Floats, log_steps: Floats, reached: Bools, weights: Floats) -> Points:
-    """One point a batch size: the weighted mean of ln S over its runs, censored where any of them is."""
-    sizes, index = np.unique(batch, return_inverse=True)
-    total = np.bincount(index, weights)
-    mean = np.bincount(index, weights * log_steps) / total
-    censored = np.bincount(index, ~reached) > 0
-    # Equal weights of any size fit alike; of size one they keep the likelihood's numbers small.
-    return Points(np.log(sizes), mean, censored, total / total.mean())
-
-
 def _interval(points: Points, theta: float, limit: float) -> tuple[float, float]:
     """The outermost ln B_crit with -2 ln L ≤ limit; -inf or inf where it goes on beyond the scan."""
     grid = scan(points)
     inside = np.append(grid[profile(points, grid)[0] <= limit], theta)
-    low, high = float(inside.min()), float(inside.max())
-    spacing = grid[1] - grid[0]
-    if low > grid[0]:
-        low = _crossing(points, low - spacing, low, limit)
-    if high < grid[-1]:
-        high = _crossing(points, high + spacing, high, limit)
-    return (-np.inf if low <= grid[0] else low), (np.inf if high >= grid[-1] else high)
+    step = grid[1] - grid[0]
+    low = -np.inf if inside.min() <= grid[0] else _crossing(points, inside.min(), inside.min() - step, limit)
+    high = np.inf if inside.max() >= grid[-1] else _crossing(points, inside.max(), inside.max() + step, limit)
+    return low, high
 
 
-def _crossing(points: Points, outside: float, inside: float, limit: float) -> float:
-    for _ in range(5):
-        grid = np.linspace(inside, outside, ZOOM)
-        within = profile(points, grid)[0] <= limit
-        last = int(np.argmin(within)) - 1 if not within.all() else ZOOM - 2
-        inside, outside = float(grid[max(last, 0)]), float(grid[max(last, 0) + 1])
-    return inside
+def _crossing(points: Points, inside: float, outside: float, limit: float) -> float:
+    """The θ next to `inside`, where -2 ln L ≤ limit, at which it passes the limit on the way to `outside`."""
+    for _ in range(ZOOMS):
+        line = np.linspace(inside, outside, ZOOM)
+        above = profile(points, line)[0] - limit
+        last = max(int((above > 0).argmax()) - 1, 0)
+        inside, outside = line[last], line[last + 1]
+    return float(inside + (outside - inside) * above[last] / (above[last] - above[last + 1]))
 
 
 def _ends(points: Points, theta: float, a: float, low: float, high: float, limit: float) -> tuple[Estimate, Estimate]:

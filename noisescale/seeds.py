@@ -1,13 +1,13 @@
 """A bootstrap over seeds for B_crit, in which every replicate chooses its learning rates again."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from noisescale.front import Bools, Floats, Points, maximum
-from noisescale.pareto import FEWEST_FOR_A_CURVE, Estimate, checked
+from noisescale.pareto import FEWEST_FOR_A_CURVE, Estimate
+from noisescale.runs import checked, filled
 
 ROWS_AT_ONCE = 100
 
@@ -20,25 +20,15 @@ def fastest(mean_log_steps: Floats, share_reached: Floats) -> np.ndarray:
     return np.where(complete, mean_log_steps, np.inf).argmin(-1)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    log_steps: Floats
-    reached: Bools
+def _resampled(log_steps: Floats, reached: Bools, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Mean ln S and share reached, (1 + replicates,) each: of the m runs themselves, then of as many drawn again.
 
-    def resampled(self, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """Mean ln S and share reached, (1 + replicates,) each: of the runs themselves, then of as many drawn again.
-
-        The mean's deviation is stretched by √(m/(m - 1)), without which m = 2 would give half the variance, except where
-        a run is censored: its ln S is a bound.
-        """
-        m = self.log_steps.size
-        draws = np.vstack([np.arange(m), rng.integers(m, size=(replicates, m))])
-        share = self.reached[draws].mean(-1)
-        mean = self.log_steps[draws].mean(-1)
-        if m > 1 and self.reached.all():
-            centre = self.log_steps.mean()
-            mean = centre + (mean - centre) * np.sqrt(m / (m - 1))
-        return mean, share
+    The mean's deviation is stretched by √(m/(m - 1)), without which m = 2 would give half the variance.
+    """
+    m = log_steps.size
+    draws = np.vstack([np.arange(m), rng.integers(m, size=(replicates, m))])
+    centre = log_steps.mean()
+    return centre + (log_steps[draws].mean(-1) - centre) * np.sqrt(m / max(m - 1, 1)), reached[draws].mean(-1)
 
 
 def bootstrap_seeds(
@@ -56,7 +46,8 @@ def bootstrap_seeds(
 
     In each replicate the runs of every (batch size, candidate) are drawn again, `select` picks a candidate for each
     batch size from their mean ln S and share reached, (replicates, candidates) each, and the front is fitted to the
-    picked means, a batch size being censored where one of its drawn runs is. Batch sizes all weigh the same.
+    picked means, a batch size being censored where no run of the picked candidate reached the goal. Batch sizes all
+    weigh the same. Runs that missed a goal that others reached are filled in first, as in `fit_pareto`.
 
     This interval holds the seeds' noise and the choice of learning rates, and nothing else. `fit_pareto`'s holds all
     that moves a point off the curve, seeds included, and is the one to report: in simulated sweeps with errors of
@@ -71,25 +62,21 @@ def bootstrap_seeds(
     labels = np.zeros(batch.size) if candidate is None else np.asarray(candidate)
     if labels.shape != batch.shape:
         raise ValueError(f"candidate has shape {labels.shape} and batch_size {batch.shape}; both need one entry a run")
+    sizes, size_of = np.unique(batch, return_inverse=True)
+    _, cell = np.unique(np.unique(labels, return_inverse=True)[1] + batch.size * size_of, return_inverse=True)
+    if np.bincount(cell).max() < 2:
+        raise ValueError("every batch size and candidate has one run; a bootstrap over seeds needs two somewhere")
+    log_steps, hopeless = filled(np.log(run_steps), done, np.ones(batch.size), cell)
     rng = np.random.default_rng(seed)
-    sizes = np.unique(batch)
-    means, shares = np.empty((replicates + 1, sizes.size)), np.empty((replicates + 1, sizes.size))
-    most_runs = 0
-    for column, size in enumerate(sizes):
-        mine = batch == size
-        candidates = [
-            _Candidate(np.log(run_steps[mine & (labels == label)]), done[mine & (labels == label)])
-            for label in np.unique(labels[mine])
-        ]
-        most_runs = max(most_runs, *(c.log_steps.size for c in candidates))
-        drawn = [c.resampled(replicates, rng) for c in candidates]
+    rows = np.arange(1 + replicates)
+    means, censored = np.empty((rows.size, sizes.size)), np.empty((rows.size, sizes.size), dtype=bool)
+    for column in range(sizes.size):
+        cells = np.unique(cell[size_of == column])
+        drawn = [_resampled(log_steps[cell == c], done[cell == c], replicates, rng) for c in cells]
         mean, share = (np.stack([d[part] for d in drawn], -1) for part in (0, 1))
         chosen = select(mean, share)
-        rows = np.arange(replicates + 1)
-        means[:, column], shares[:, column] = mean[rows, chosen], share[rows, chosen]
-    if most_runs < 2:
-        raise ValueError("every batch size and candidate has one run; a bootstrap over seeds needs two somewhere")
-    b_crit = np.exp(_best(np.log(sizes), means, shares < 1))
+        means[:, column], censored[:, column] = mean[rows, chosen], hopeless[cells[chosen]]
+    b_crit = np.exp(_best(np.log(sizes), means, censored))
     # Replicates may be infinite, so that the ends are order statistics rather than interpolated quantiles; one with
     # too few points for a fit could be anything, and counts as 0 for the lower end and as inf for the upper.
     tail = int((1 - confidence) / 2 * replicates)
