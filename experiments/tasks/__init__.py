@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from experiments.tasks import cifar, digits, generative, imagenet, quadratic, svhn
+from experiments.tasks import cifar, digits, generative, imagenet, lm, quadratic, svhn
 from experiments.tasks.base import Evaluation, Metric, Task
 
 TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
@@ -17,6 +17,8 @@ TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     "imagenet": (imagenet.ImagenetConfig, imagenet.ImagenetTask),
     "svhn_autoencoder": (generative.AutoencoderConfig, generative.AutoencoderTask),
     "svhn_vae": (generative.VaeConfig, generative.VaeTask),
+    **dict.fromkeys(("lm", "lm_narrow", "lm_wide", "lm_lm1b"), (lm.LmConfig, lm.LmTask)),
+    "lm_transformer": (lm.LmTransformerConfig, lm.LmTask),
 }
 
 __all__ = ["TASKS", "Evaluation", "Metric", "Task"]

@@ -21,7 +21,7 @@ EVAL_CHUNK = 128
 
 @frozen
 class TextConfig:
-    """Samples predict `sample_size` tokens; the metric is taken on `eval_samples` fixed ones of the part `eval_part`."""
+    """A sample predicts `sample_size` tokens; the metric is taken on `eval_samples` fixed ones of `eval_part`."""
 
     text: TextName = "embedded"
     vocab_size: Annotated[int, Field(ge=257)] = 1024
@@ -32,7 +32,7 @@ class TextConfig:
 
 @frozen
 class LmConfig(TextConfig):
-    """The paper's LSTM: one layer of `hidden` cells over embeddings of size `embedding`. A name for each size and text."""
+    """The paper's LSTM: one layer of `hidden` cells on embeddings of size `embedding`. A name for each use."""
 
     name: Literal["lm", "lm_narrow", "lm_wide", "lm_lm1b"]
     embedding: Count = 96
@@ -59,9 +59,9 @@ class LmTransformerConfig(TextConfig):
 class LmTask:
     """Windows of `sample_size` + 1 tokens at random places of the training text; the last token is only a target.
 
-    The loss is the cross-entropy in nats, the mean over the samples, each the mean over its tokens. The metric is exp of
-    the mean cross-entropy of the samples' last token, the one with the most context. `groups` names the parameters of
-    each kind of layer by prefix.
+    The loss is the cross-entropy in nats, the mean over the samples, each the mean over its tokens. The metric is exp
+    of the mean cross-entropy of the samples' last token, the one with the most context. `groups` names the parameters
+    of each kind of layer by prefix.
     """
 
     unit = "token"
