@@ -27,6 +27,19 @@ class PaperCNN(nn.Module):
         return self.output(x if keep is None else x * keep)
 
 
+class StridedCNN(PaperCNN):
+    """The same layers, each convolution with stride 2 and no pooling."""
+
+    def __init__(self, channels: int, side: int, classes: int, width: int):
+        super().__init__(channels, side, classes, width)
+        self.conv1.stride = self.conv2.stride = (2, 2)
+
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        x = F.relu(self.conv2(F.relu(self.conv1(images))))
+        x = F.relu(self.dense(x.flatten(1)))
+        return self.output(x if keep is None else x * keep)
+
+
 def dropout_mask(size: int, units: int, rate: float, generator: torch.Generator) -> Tensor:
     """(size, units) on the generator's device: 0 with probability `rate`, else 1/(1 − `rate`).
 

@@ -16,7 +16,7 @@ from experiments.data import classify, draw, seeded_weights
 from experiments.errors import UserError
 from experiments.image_data import ImageSet, cache_folder, normalise, subset
 from experiments.tasks.base import Evaluation, Metric
-from experiments.tasks.cnn import PaperCNN, dropout_mask
+from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask
 
 MEAN, STD = (0.1307,), (0.3081,)
 EVAL_CHUNK = 250
@@ -48,19 +48,6 @@ class MnistConfig:
         if self.eval_examples > self.dataset_size:
             raise ValueError(f"eval_examples={self.eval_examples} of {self.dataset_size} images; use at most that many")
         return self
-
-
-class StridedCNN(PaperCNN):
-    """The same layers, each convolution with stride 2 and no pooling."""
-
-    def __init__(self, channels: int, side: int, classes: int, width: int):
-        super().__init__(channels, side, classes, width)
-        self.conv1.stride = self.conv2.stride = (2, 2)
-
-    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        x = F.relu(self.conv2(F.relu(self.conv1(images))))
-        x = F.relu(self.dense(x.flatten(1)))
-        return self.output(x if keep is None else x * keep)
 
 
 class MnistTask:

@@ -12,7 +12,7 @@ from experiments.data import classify, draw, seeded_weights
 from experiments.image_data import normalise, subset
 from experiments.image_sets import SvhnSource, svhn
 from experiments.tasks.base import Evaluation, Metric
-from experiments.tasks.cnn import PaperCNN, dropout_mask
+from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask
 
 MEAN, STD = (0.438, 0.444, 0.473), (0.198, 0.201, 0.197)
 EVAL_CHUNK = 250
@@ -25,11 +25,15 @@ SOURCES = {
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SvhnConfig:
-    """`width` 32 and `source` train+extra are the paper's; train error is taken on `eval_examples` training images."""
+    """`width` 32 and `source` train+extra are the paper's; train error is taken on `eval_examples` training images.
+
+    `stride` puts stride-2 convolutions in place of the network's pooling, which is cheaper.
+    """
 
     name: Literal["svhn", "svhn_adam"]
     source: SvhnSource = "train+extra"
     width: Annotated[int, Field(gt=0)] = 32
+    stride: bool = False
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.4
     eval_examples: Annotated[int, Field(gt=0)] = 4000
 
@@ -48,7 +52,7 @@ class SvhnTask:
         self.eval_images = normalise(self.set.images[fixed], MEAN, STD)
         self.eval_labels = self.set.labels[fixed]
         with seeded_weights(seed):
-            self.model = PaperCNN(3, 32, 10, config.width).to(device)
+            self.model = (StridedCNN if config.stride else PaperCNN)(3, 32, 10, config.width).to(device)
         self.data = f"SVHN, {SOURCES[config.source]}; error on {config.eval_examples:,} of them"
 
     def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
