@@ -10,6 +10,7 @@ from noisescale.curvature import (
     line_search,
 )
 from noisescale.estimators import Moments, gradient_moments
+from noisescale.tracker import NoiseTracker
 
 __all__ = [
     "Curvature",
@@ -18,6 +19,7 @@ __all__ = [
     "MomentAverage",
     "Moments",
     "NoiseScale",
+    "NoiseTracker",
     "Ratio",
     "fit_line_searches",
     "gradient_moments",

@@ -218,13 +218,18 @@ class MomentAverage:
         if len(self._pending) >= BLOCK:
             self._flush()
 
-    def estimate(self, confidence: float = 0.95, index: int | tuple[int, ...] = ()) -> NoiseScale:
-        """The ratio of the means as it stands; `index` picks the entry where steps hold more than one."""
+    def estimate(self, confidence: float = 0.95, index: int | tuple[int, ...] = (), skipped: int = 0) -> NoiseScale:
+        """The ratio of the means as it stands; `index` picks the entry where steps hold more than one.
+
+        `skipped` steps, left out before they came here, are added to those dropped.
+        """
         self._flush()
-        rows = self._rows if self._rows is not None else np.empty((0, 3))
-        picked = rows[(slice(None), slice(None), *(index if isinstance(index, tuple) else (index,)))]
+        if self._rows is None:
+            picked = np.empty((0, 3))
+        else:
+            picked = self._rows[(slice(None), slice(None), *(index if isinstance(index, tuple) else (index,)))]
         if picked.ndim != 2:
-            raise ValueError(f"steps hold values of shape {rows.shape[2:]}: index must pick one, got {index}")
+            raise ValueError(f"steps hold values of shape {picked.shape[2:]}: index must pick one, got {index}")
         weights = np.ones(len(picked)) if self.decay is None else self.decay ** np.arange(len(picked))[::-1]
         ratio = ratio_of_means(picked[:, 1], picked[:, 0], weights, confidence, correlated=True)
         examples = ratio.rows * float(weights @ picked[:, 2] / weights.sum()) if len(picked) else 0.0
@@ -240,7 +245,7 @@ class MomentAverage:
             confidence=confidence,
             examples=examples,
             steps=ratio.rows,
-            dropped=self.dropped,
+            dropped=self.dropped + skipped,
             determined=ratio.determined,
             remark=remark,
         )

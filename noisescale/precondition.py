@@ -1,0 +1,38 @@
+r"""Gradients in the metric of an adaptive optimizer: each coordinate divided by (√v̂ + ε)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+PRECONDITIONED = "preconditioned"
+
+
+def inverse_roots(optimizer: torch.optim.Optimizer) -> dict[int, Tensor]:
+    r"""id(parameter) → 1 / (√v̂ + ε) from the optimizer's state as it stands, before the coming step.
+
+    v is Adam's `exp_avg_sq` (or `max_exp_avg_sq` with AMSGrad), corrected for its start as Adam does, or RMSProp's
+    `square_avg`. A parameter without a state yet maps to NaN, so that a step that needs it is dropped.
+
+    Raises:
+        ValueError: the optimizer has a state, but no second moment in it.
+    """
+    found: dict[int, Tensor] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            v = state.get("max_exp_avg_sq", state.get("exp_avg_sq", state.get("square_avg")))
+            if v is None:
+                if state:
+                    raise ValueError(
+                        f"{type(optimizer).__name__} keeps no second moment (its state: {', '.join(map(str, state))}): "
+                        "precondition needs an Adam-like optimizer or RMSprop"
+                    )
+                found[id(p)] = torch.full((), math.nan, device=p.device)
+                continue
+            if "square_avg" not in state:
+                v = v / (1 - group["betas"][1] ** state["step"].to(v.device, non_blocking=True))
+            found[id(p)] = 1 / (v.sqrt() + group["eps"])
+    return found

@@ -1,0 +1,315 @@
+"""The tracker under gradient accumulation: exact, invisible to training, honest about steps it can't use."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from zoo import BATCH, MODELS, build, data, exact_gradients, flat, loss, sq_norms
+
+from noisescale import NoiseTracker, gradient_moments
+
+
+def accumulate(model, tracker, batch, sizes, weights=None, scaler=None):
+    """One step's backward passes, each mean loss divided by their number or times its weight."""
+    for i, piece in enumerate(zip(*(t.split(sizes) for t in batch), strict=True)):
+        value = loss(model, piece) * (1 / len(sizes) if weights is None else weights[i])
+        (value if scaler is None else scaler.scale(value)).backward()
+        if tracker is not None:
+            tracker.micro_batch(len(piece[0]), None if weights is None else weights[i])
+    if tracker is not None:
+        tracker.step(scaler)
+
+
+def truth(model, batch, sizes, weights=None, names=None):
+    """The pair from exact per-example gradients cut into the same parts."""
+    each = exact_gradients(model, batch)
+    rows = flat(each if names is None else {n: each[n] for n in names})
+    parts = torch.stack([part.mean(0) for part in rows.split(sizes)])
+    w = torch.tensor([1 / len(sizes)] * len(sizes) if weights is None else weights, dtype=torch.float64)
+    return gradient_moments(sq_norms(parts), sizes, sq_norms(w / w.sum() @ parts), w)
+
+
+def assert_same(scale, moments, rel=1e-9):
+    assert scale.grad_sq_norm == pytest.approx(float(moments.grad_sq_norm), rel=rel, abs=1e-12)
+    assert scale.trace_cov == pytest.approx(float(moments.trace_cov), rel=rel)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("sizes", [[6, 6], [3] * 4, [1] * BATCH, [5, 4, 3]], ids=str)
+def test_equals_the_exact_per_example_answer(name, sizes):
+    model, batch = build(name), data(name)
+    tracker = NoiseTracker(model)
+    accumulate(model, tracker, batch, sizes)
+    assert_same(tracker.estimate(), truth(model, batch, sizes))
+    assert tracker.estimate().examples == BATCH
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_weights_make_unequal_micro_batches_count_by_their_examples(factor):
+    model, batch, sizes = build("cnn"), data("cnn"), [7, 4, 1]
+    weights = [factor * size / BATCH for size in sizes]
+    tracker = NoiseTracker(model)
+    accumulate(model, tracker, batch, sizes, weights)
+    assert_same(tracker.estimate(), truth(model, batch, sizes, weights))
+    assert_same(tracker.estimate(), truth(model, batch, sizes, [1.0 * size for size in sizes]))
+
+
+def test_layers_and_named_groups_are_exact_and_add_up():
+    model, batch, sizes = build("transformer"), data("transformer"), [4, 4, 4]
+    layers, halves = (
+        NoiseTracker(model, groups="layer"),
+        NoiseTracker(model, groups=lambda n: "norms" if n.startswith("norm") else None),
+    )
+    for piece in zip(*(t.split(sizes) for t in batch), strict=True):
+        (loss(model, piece) / 3).backward()
+        layers.micro_batch(4)
+        halves.micro_batch(4)
+    layers.step(), halves.step()
+    found = layers.estimates()
+    assert_same(found["qkv"], truth(model, batch, sizes, names=["qkv.weight"]))
+    assert_same(found["head"], truth(model, batch, sizes, names=["head.weight", "head.bias"]))
+    assert sum(v.trace_cov for n, v in found.items() if n != "total") == pytest.approx(found["total"].trace_cov)
+    norms = ["norm1.weight", "norm1.bias", "norm2.weight"]
+    assert_same(halves.estimates()["norms"], truth(model, batch, sizes, names=norms))
+    assert set(halves.estimates()) == {"total", "norms"}
+    assert layers.scalars()["noise_scale/qkv/trace_cov"] == found["qkv"].trace_cov
+    assert layers.scalars("x")["x/b_simple"] == found["total"].b_simple
+
+
+def test_preconditioned_by_adam_is_exact():
+    model, batch, sizes = build("cnn"), data("cnn"), [4, 4, 4]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    tracker = NoiseTracker(model, window=1, precondition=optimizer)
+    accumulate(model, tracker, batch, sizes)
+    first = tracker.estimates()["preconditioned"]
+    assert first.steps == 0 and first.dropped == 1  # no second moment yet: counted, not guessed
+    optimizer.step()
+    optimizer.zero_grad()
+    each = exact_gradients(copy.deepcopy(model), batch)
+    scaled = []
+    for n, p in model.named_parameters():
+        v = optimizer.state[p]["exp_avg_sq"] / (1 - 0.999)
+        scaled.append(each[n] / (v.sqrt() + 1e-8).flatten())
+    parts = torch.stack([part.mean(0) for part in torch.cat(scaled, 1).split(sizes)])
+    accumulate(model, tracker, batch, sizes)
+    moments = gradient_moments(sq_norms(parts), sizes, sq_norms(parts.mean(0)))
+    assert_same(tracker.estimates()["preconditioned"], moments)
+    assert_same(tracker.estimates()["total"], truth(model, batch, sizes))
+
+
+def test_preconditioning_needs_a_second_moment():
+    model, batch = build("mlp"), data("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss(model, batch).backward()
+    optimizer.step()
+    NoiseTracker(model, precondition=optimizer)
+    with pytest.raises(ValueError, match="SGD keeps no second moment"):
+        loss(model, batch).backward()
+
+
+def train(name, with_tracker, steps=4, scaled=False):
+    model = build(name, torch.float32).train()
+    if not isinstance(model, nn.Sequential):
+        model.add_module("unused", nn.Linear(2, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    tracker = NoiseTracker(model, groups="layer", precondition=optimizer) if with_tracker else None
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if scaled else None
+    for step in range(steps):
+        batch = data(name, seed=step, dtype=torch.float32)
+        batch = (F_dropout(batch[0]), batch[1])
+        accumulate(model, tracker, batch, [4, 4, 4], scaler=scaler)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [*model.parameters(), torch.get_rng_state()]
+
+
+def F_dropout(x):
+    return nn.functional.dropout(x, 0.1) if x.is_floating_point() else x
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_training_is_the_same_bit_for_bit(name, scaled):
+    for a, b in zip(train(name, True, scaled=scaled), train(name, False, scaled=scaled), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_grad_scaler_is_divided_out_and_an_overflow_is_dropped():
+    model, batch, sizes = build("cnn"), data("cnn"), [4, 4, 4]
+    tracker, scaler = NoiseTracker(model), torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    accumulate(model, tracker, batch, sizes, scaler=scaler)
+    assert_same(tracker.estimate(), truth(model, batch, sizes))
+    with torch.no_grad():
+        next(model.parameters()).grad.fill_(torch.inf)
+    accumulate(model, tracker, batch, sizes, scaler=scaler)
+    model.zero_grad()
+    assert tracker.estimate().dropped == 1
+    assert_same(tracker.estimate(), truth(model, batch, sizes))
+
+
+def test_half_precision_gradients_are_not_squared_in_half_precision():
+    model = nn.Linear(4, 1, bias=False).half()
+    tracker = NoiseTracker(model)
+    for sign in (1.0, -1.0):
+        (model(torch.full((1, 4), 300.0 + sign, dtype=torch.float16)).sum() / 2).backward()
+        tracker.micro_batch(1)
+    tracker.step()
+    assert tracker.estimate().grad_sq_norm == pytest.approx(4 * 300**2 - 2, rel=1e-3)
+
+
+def test_nan_gradient_is_dropped_and_counted():
+    model, batch, sizes = build("cnn"), data("cnn"), [4, 4, 4]
+    tracker = NoiseTracker(model)
+    accumulate(model, tracker, batch, sizes)
+    model.zero_grad()
+    accumulate(model, tracker, (batch[0] * torch.nan, batch[1]), sizes)
+    assert tracker.estimate().dropped == 1 and tracker.estimate().steps == 1
+    assert_same(tracker.estimate(), truth(model, batch, sizes))
+
+
+def test_one_part_no_gradient_and_zero_gradients():
+    model, batch = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    accumulate(model, tracker, batch, [12])
+    model.zero_grad()
+    tracker.step()
+    assert dict(tracker.skipped) == {"only one part: no two gradients to compare": 1, "no gradient": 1}
+    assert tracker.estimate().dropped == 2 and tracker.estimate().steps == 0
+    for _ in range(3):
+        for piece in zip(*(t.split(6) for t in batch), strict=True):
+            (loss(model, piece) * 0).backward()
+            tracker.micro_batch(6)
+        tracker.step()
+    scale = tracker.estimate()
+    assert scale.grad_sq_norm == 0 and scale.trace_cov == 0 and not scale.determined and scale.remark
+
+
+def test_frozen_parameters_and_ones_without_a_gradient_this_step():
+    model, batch, sizes = build("resnet"), data("resnet"), [6, 6]
+    model.stem.requires_grad_(False)
+    model.add_module("unused", nn.Linear(2, 2).double())
+    tracker = NoiseTracker(model, groups="layer", window=1)
+    accumulate(model, tracker, batch, sizes)
+    names = [n for n, p in model.named_parameters() if p.requires_grad and not n.startswith("unused")]
+    model.requires_grad_(True)
+    del model.unused
+    assert_same(tracker.estimate(), truth(model, batch, sizes, names=names))
+    assert tracker.estimates()["stem"].trace_cov == 0 and tracker.estimates()["unused"].trace_cov == 0
+    model.zero_grad()
+    accumulate(model, tracker, batch, sizes)  # `stem` was unfrozen after the step was opened
+    assert tracker.skipped["a parameter began to train in the middle of a step"] == 1
+    model.zero_grad()
+    accumulate(model, tracker, batch, sizes)
+    assert_same(tracker.estimate(), truth(model, batch, sizes))
+
+
+def test_two_backward_passes_in_one_part_are_not_taken_for_one():
+    model, batch = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    for _ in range(2):
+        loss(model, batch).backward()
+        loss(model, batch).backward()
+        tracker.micro_batch(12)
+    tracker.step()
+    assert tracker.skipped["two backward passes reached one parameter within one part"] == 1
+
+
+def test_channels_last_and_sparse_gradients():
+    model, batch, sizes = build("cnn"), data("cnn"), [4, 4, 4]
+    model[0].to(memory_format=torch.channels_last)
+    tracker = NoiseTracker(model)
+    accumulate(model, tracker, (batch[0].to(memory_format=torch.channels_last), batch[1]), sizes)
+    assert_same(tracker.estimate(), truth(model, batch, sizes))
+    tokens = data("tied")[0]
+    dense, sparse = (nn.Embedding(11, 4, sparse=s).double() for s in (False, True))
+    sparse.load_state_dict(dense.state_dict())
+    found = []
+    for table in (dense, sparse):
+        tracker = NoiseTracker(table)
+        for piece in tokens.split(4):
+            (table(piece).square().sum() / 3).backward()
+            tracker.micro_batch(4)
+        tracker.step()
+        found.append(tracker.estimate().trace_cov)
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_every_nth_step_measures_only_those():
+    model, sizes = build("mlp"), [6, 6]
+    tracker, reference = NoiseTracker(model, every=3), NoiseTracker(build("mlp"))
+    for step in range(7):
+        accumulate(model, tracker, data("mlp", seed=step), sizes)
+        if step % 3 == 0:
+            accumulate(reference.model, reference, data("mlp", seed=step), sizes)
+        model.zero_grad(), reference.model.zero_grad()
+    assert tracker.estimate() == reference.estimate() and tracker.estimate().steps == pytest.approx(3)
+
+
+def test_resume_gives_the_same_bits():
+    model, sizes = build("mlp"), [6, 6]
+    optimizer = torch.optim.Adam(model.parameters())
+    straight, first, second = (
+        NoiseTracker(model, decay=0.9, groups="layer", precondition=optimizer, every=2) for _ in range(3)
+    )
+    first_half, second_half = [straight, first], [straight, second]
+    for step in range(9):
+        if step == 5:
+            second.load_state_dict(copy.deepcopy(first.state_dict()))
+            first.close()
+        for piece in zip(*(t.split(sizes) for t in data("mlp", seed=step)), strict=True):
+            (loss(model, piece) / 2).backward()
+            for tracker in first_half if step < 5 else second_half:
+                tracker.micro_batch(6)
+            if step < 5:
+                second._start_part()
+        for tracker in first_half if step < 5 else second_half:
+            tracker.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert straight.estimates() == second.estimates()
+    with pytest.raises(ValueError, match="state was saved with"):
+        NoiseTracker(model, decay=0.9).load_state_dict(straight.state_dict())
+
+
+def test_close_takes_every_hook_off():
+    model = build("mlp")
+    NoiseTracker(model).close()
+    assert all(not p._backward_hooks for p in model.parameters())
+
+
+def test_errors_say_what_is_wrong():
+    model, batch = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    with pytest.raises(ValueError, match="examples must be positive, got 0"):
+        tracker.micro_batch(0)
+    with pytest.raises(ValueError, match="weight must be positive"):
+        tracker.micro_batch(1, -1.0)
+    loss(model, batch).backward()
+    with pytest.raises(ValueError, match=r"after the last micro_batch\(\)"):
+        tracker.step()
+    with pytest.raises(ValueError, match="every must be"):
+        NoiseTracker(model, every=0)
+    with pytest.raises(ValueError, match="groups must be"):
+        NoiseTracker(model, groups="layers")
+    with pytest.raises(ValueError, match="at least one is needed"):
+        NoiseTracker(model, groups=lambda name: None)
+    with pytest.raises(ValueError, match="no parameters"):
+        NoiseTracker(nn.ReLU())
+    tracker.close()
+    tracker = NoiseTracker(model)
+    for i in range(2):
+        loss(model, batch).backward()
+        tracker.micro_batch(6, weight=0.5 if i else None)
+    with pytest.raises(ValueError, match="1 of 2 parts have a weight"):
+        tracker.step()
+
+
+def test_compiled_model_is_exact():
+    model, batch, sizes = build("mlp"), data("mlp"), [6, 6]
+    compiled = torch.compile(model, backend="aot_eager")
+    tracker = NoiseTracker(compiled, groups="layer")
+    accumulate(compiled, tracker, batch, sizes)
+    assert_same(tracker.estimate(), truth(model, batch, sizes))
+    assert set(tracker.estimates()) == {"total", "1", "3"}
