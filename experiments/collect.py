@@ -1,6 +1,10 @@
-"""Finished records → the committed tables. A run that is in the tables stays there, whatever happens to its record."""
+"""Finished records → the committed tables: `python -m experiments.collect task=digits preset=small`.
+
+A run that is in the tables stays there, whatever happens to its record.
+"""
 
 import json
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -8,7 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.config import RECORD_VERSION, SuiteConfig
+from experiments.config import RECORD_VERSION, SuiteConfig, load
+from experiments.errors import UserError
 from experiments.record import RunRecord, write_parquet
 from experiments.tasks import TASKS
 
@@ -22,7 +27,9 @@ def collect(suite: SuiteConfig) -> int:
 
 
 def collect_records(records: Path, tables: Path, preset: str) -> int:
-    """The records below `records` into `runs.parquet` and `curves.parquet` of `tables`, sorted by batch size, learning rate and seed."""
+    """The records below `records` into `runs.parquet` and `curves.parquet` of `tables`, sorted by batch size,
+    learning rate and seed.
+    """
     paths = tables / "runs.parquet", tables / "curves.parquet"
     old = [pd.read_parquet(path) for path in paths] if paths[0].exists() else []
     known = set(old[0]["run_id"]) if old else set()
@@ -41,7 +48,9 @@ def collect_records(records: Path, tables: Path, preset: str) -> int:
     run_table = run_table.sort_values(["batch_size", "lr", "seed", "run_id"], ignore_index=True)
     curve_table = pd.concat([*old[1:], *curves], ignore_index=True)
     rank = {run: i for i, run in enumerate(run_table["run_id"])}
-    curve_table = curve_table.assign(rank=curve_table["run_id"].map(rank)).sort_values(["rank", "step"], ignore_index=True)
+    curve_table = curve_table.assign(rank=curve_table["run_id"].map(rank)).sort_values(
+        ["rank", "step"], ignore_index=True
+    )
     columns = ["run_id", *(c for c in curve_table.columns if c not in ("run_id", "rank"))]
     write_parquet(paths[1], curve_table[columns])
     write_parquet(paths[0], run_table)
@@ -79,3 +88,18 @@ def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, An
         "versions": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
         "collected_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def main() -> int:
+    """Of the sweep that the overrides name."""
+    try:
+        suite = load(sys.argv[1:])
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{suite.name}: {collect(suite)} new runs in {suite.tables}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,8 @@
 """From YAML to frozen dataclasses, and every check that can be made before anything trains.
 
-`load(overrides)` composes `configs/` with Hydra and returns a `SuiteConfig`; whatever is wrong is one `UserError` that names key, value and
-what would be allowed. A `RunConfig` holds all that decides a run's numbers and nothing else, so its hash names the run.
+`load(overrides)` composes `configs/` with Hydra and returns a `SuiteConfig`; whatever is wrong is one `UserError` that
+names key, value and what would be allowed. A `RunConfig` holds all that decides a run's numbers and nothing else, so
+its hash names the run.
 """
 
 import difflib
@@ -44,7 +45,8 @@ def _task_config(value: Any) -> Any:
 
 @frozen
 class OptimizerConfig:
-    """`clip` bounds the norm of the batch's gradient, after the noise scale has seen it. The others belong to one optimizer each.
+    """`clip` bounds the norm of the batch's gradient, after the noise scale has seen it. The others belong to one
+    optimizer each.
 
     `beta2_half_life` (in the task's unit) sets Adam's β₂ = ½^(B / half-life), in place of `beta2`.
     """
@@ -60,7 +62,9 @@ class OptimizerConfig:
 
     @model_validator(mode="after")
     def _fields_fit_name(self) -> "OptimizerConfig":
-        wanted = {"sgd": (), "momentum": ("momentum",), "adam": ("beta1", "eps"), "rmsprop": ("alpha", "eps")}[self.name]
+        wanted = {"sgd": (), "momentum": ("momentum",), "adam": ("beta1", "eps"), "rmsprop": ("alpha", "eps")}[
+            self.name
+        ]
         either = ("beta2", "beta2_half_life") if self.name == "adam" else ()
         given = [f.name for f in fields(self) if f.name not in ("name", "clip") and getattr(self, f.name) is not None]
         missing = [key for key in wanted if key not in given]
@@ -90,7 +94,8 @@ class MeasureConfig:
 class RunConfig:
     """All that decides a run's numbers. `batch_size` and `micro_batch` count the task's unit.
 
-    The run ends once the metric has been at `stop_metric` or better for `stop_patience` evaluations in a row, or at `max_steps`.
+    The run ends once the metric has been at `stop_metric` or better for `stop_patience` evaluations in a row, or at
+    `max_steps`.
     """
 
     task: Annotated[Any, BeforeValidator(_task_config)]
@@ -106,8 +111,9 @@ class RunConfig:
 
     @property
     def run_id(self) -> str:
-        """Task and hash of the whole config: equal ids mean equal science."""
-        content = json.dumps(asdict(self) | {"record_version": RECORD_VERSION}, sort_keys=True, separators=(",", ":"))
+        """Task and hash of the whole config: equal ids mean equal science. What is null is left out, so that a new option
+        that old runs didn't have doesn't rename them."""
+        content = json.dumps(_given(asdict(self) | {"record_version": RECORD_VERSION}), sort_keys=True)
         return f"{self.task.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
     @property
@@ -118,8 +124,10 @@ class RunConfig:
 
 @frozen
 class SweepConfig:
-    """Batch sizes, each with a learning-rate grid lr·(1 + noise/B)^-alpha · ratio^j, j = −points//2 … points//2, widened by up to
-    `widen` points a side while the best lies on an edge; `steps_budget` · (1 + noise/B) bounds a run's steps."""
+    """Batch sizes, each with a learning-rate grid lr·(1 + noise/B)^-alpha · ratio^j, j = −points//2 … points//2,
+    widened by up to `widen` points a side while the best lies on an edge; `steps_budget` · (1 + noise/B) bounds a
+    run's steps.
+    """
 
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)]
     seeds: Count
@@ -215,12 +223,13 @@ def check(suite: SuiteConfig) -> None:
     for size in sorted(sizes):
         if size % min(run.micro_batch, size):
             raise UserError(
-                f"micro_batch={run.micro_batch} does not divide batch_size={size}; allowed: a divisor of every batch size above it"
+                f"micro_batch={run.micro_batch} does not divide batch_size={size}; "
+                "allowed: a divisor of every batch size above it"
             )
         if size % sample or min(run.micro_batch, size) % sample:
             raise UserError(
-                f"batch_size={size}, micro_batch={run.micro_batch}: {run.task.name} counts {unit}s, {sample} to a sample; "
-                f"allowed: multiples of {sample}"
+                f"batch_size={size}, micro_batch={run.micro_batch}: {run.task.name} counts {unit}s, "
+                f"{sample} to a sample; allowed: multiples of {sample}"
             )
     without, limit = not getattr(run.task, "replacement", True), getattr(run.task, "dataset_size", None)
     if without and limit is not None and max(sizes) > limit:
@@ -231,17 +240,27 @@ def check(suite: SuiteConfig) -> None:
     for easy, hard in zip(sweep.goals, sweep.goals[1:], strict=False):
         if not metric.better(hard, easy) or hard == easy:
             way = "falling" if metric.direction == "min" else "rising"
-            raise UserError(f"sweep.goals={list(sweep.goals)}: {hard:g} after {easy:g}; {metric.name} goals must be {way}")
+            raise UserError(
+                f"sweep.goals={list(sweep.goals)}: {hard:g} after {easy:g}; {metric.name} goals must be {way}"
+            )
     if run.stop_metric is not None and not metric.better(run.stop_metric, sweep.goals[-1]):
         raise UserError(
             f"stop_metric={run.stop_metric:g} would end runs before the last goal {sweep.goals[-1]:g}; "
             f"allowed: {'at most' if metric.direction == 'min' else 'at least'} {sweep.goals[-1]:g}, or null"
         )
-    if (run.measure.probe_examples // sample) % run.measure.probe_parts:
+    parts, examples = run.measure.probe_parts, run.measure.probe_examples
+    if examples % (parts * sample):
         raise UserError(
-            f"measure.probe_parts={run.measure.probe_parts} does not divide measure.probe_examples={run.measure.probe_examples}"
-            + (f" ({run.measure.probe_examples // sample} samples)" if sample > 1 else "")
+            f"measure.probe_parts={parts} does not divide measure.probe_examples={examples} into samples of {sample}; "
+            f"allowed: multiples of {parts * sample} examples"
         )
+
+
+def _given(value: Any) -> Any:
+    """Without what is null, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: _given(part) for key, part in value.items() if part is not None}
+    return value
 
 
 def _line(detail: Any) -> str:

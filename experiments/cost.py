@@ -11,7 +11,9 @@ from experiments.tasks import TASKS
 
 
 def seconds_per_example(suite: SuiteConfig, points: Sequence[Point]) -> float:
-    """Wall seconds of forward and backward an example (in the task's unit), at the largest micro-batch of `points`: the fastest of three."""
+    """Wall seconds of forward and backward an example (in the task's unit), at the largest micro-batch of `points`:
+    the fastest of three.
+    """
     torch.set_num_threads(suite.threads)
     device = torch.device(suite.device)
     run = suite.point(*max(points))

@@ -1,8 +1,8 @@
 """A model's parameters as one vector, and its gradient as another.
 
-Squared norms, sums over micro-batches, optimizer steps and checkpoints then are one operation each, whatever the number of layers: a dot
-product of one buffer costs 4 µs where the norms of 30 tensors cost 95. All of the suite's optimizers act on each element by itself, so
-stepping the vector is stepping the parameters.
+Squared norms, sums over micro-batches, optimizer steps and checkpoints then are one operation each, whatever the number
+of layers: a dot product of one buffer costs 4 µs where the norms of 30 tensors cost 95. All of the suite's optimizers
+act on each element by itself, so stepping the vector is stepping the parameters.
 """
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 class FlatModel:
     """Turns the trainable parameters of `model` into views of `vector`, and their gradients into views of `gradient`.
 
-    `vector`: shape (P,), an `nn.Parameter` for the optimizer. `gradient`: shape (P,); `backward()` adds to it, so zero it before.
+    `vector`: shape (P,), an `nn.Parameter` for the optimizer. `gradient`: shape (P,); `backward()` adds to it, so zero
+    it before.
     `slices`: parameter name → its slice of both.
     """
 

@@ -1,14 +1,15 @@
 """The one training loop, with its measurements.
 
-A batch is cut into micro-batches; each one's gradient gets a buffer of its own, its squared norm is one dot product, and the sum steps the
-optimizer. Measuring only reads, so training is the same bit for bit without it. Norms are raw: before clipping, before the optimizer.
+A batch is cut into micro-batches; each one's gradient gets a buffer of its own, its squared norm is one dot product,
+and the sum steps the optimizer. Measuring only reads, so training is the same bit for bit without it. Norms are raw:
+before clipping, before the optimizer.
 """
 
 import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -45,7 +46,9 @@ def evaluation_steps(per_octave: int, max_steps: int) -> list[int]:
     return sorted({0, *spaced, max_steps})
 
 
-def make_optimizer(config: OptimizerConfig, vector: torch.nn.Parameter, lr: float, batch_size: int) -> torch.optim.Optimizer:
+def make_optimizer(
+    config: OptimizerConfig, vector: torch.nn.Parameter, lr: float, batch_size: int
+) -> torch.optim.Optimizer:
     """Of the flat parameter vector."""
     if config.name == "sgd":
         return torch.optim.SGD([vector], lr=lr)
@@ -146,7 +149,7 @@ class Trainer:
                 saved = time.perf_counter()
         assert status is not None
         summary = self.summary(status)
-        record.finish(self.rows, summary.__dict__ | {"rows": len(self.rows)})
+        record.finish(self.rows, asdict(summary))
         return summary
 
     def summary(self, status: str) -> Summary:

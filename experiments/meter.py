@@ -1,8 +1,9 @@
 """The noise scale of a run while it trains: what its micro-batches say, and probes where there is only one.
 
-Where a batch is several micro-batches, their gradients are compared at every step, for one dot product each. Where it is one, fresh
-examples are drawn from a generator of their own and cut in parts, at step 0 and then so rarely that probes stay within their share of the
-examples. Rows hold means over the steps since the row before, so rows are disjoint and can be pooled by anybody.
+Where a batch is several micro-batches, their gradients are compared at every step, for one dot product each. Where it
+is one, fresh examples are drawn from a generator of their own and cut in parts, at step 0 and then so rarely that
+probes stay within their share of the examples. Rows hold means over the steps since the row before, so rows are
+disjoint and can be pooled by anybody.
 """
 
 import math
@@ -104,5 +105,7 @@ class NoiseMeter:
         samples = self.measure.probe_examples // self.task.sample_size
         first, second, third = (self.task.batch(samples, self.generator) for _ in range(3))
         units = self.measure.probe_examples
-        found = hessian_noise(self.task.model, lambda _, batch: self.task.loss(batch), (first, second, third), (units, units))
+        found = hessian_noise(
+            self.task.model, lambda _, batch: self.task.loss(batch), (first, second, third), (units, units)
+        )
         return {"grad_hess_grad": float(found.grad_hess_grad), "trace_hess_cov": float(found.trace_hess_cov)}

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
 
 import cloudpickle
 from hydra.core.hydra_config import HydraConfig
@@ -26,8 +25,9 @@ class Pool:
     def run(self, jobs: Mapping[int, list[str]]) -> dict[int, JobReturn]:
         """The jobs' returns by number; `jobs` holds their overrides.
 
-        A worker that is killed takes only its job with it: the pool is renewed and the jobs that haven't run yet go on. Which of the jobs
-        under way it was can't be known, so none of them is tried again here; the search asks again for what isn't finished.
+        A worker that is killed takes only its job with it: the pool is renewed and the jobs that haven't run yet go on.
+        Which of the jobs under way it was can't be known, so none of them is tried again here; the search asks again
+        for what isn't finished.
         """
         waiting, returns = dict(jobs), {}
         while waiting:

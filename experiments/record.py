@@ -6,11 +6,12 @@
                           error.txt         the last failure, if any
                           summary.json      written last: it *is* the done mark
 
-Every file is written aside, synced and renamed. A run is held by a lock while it trains, so that two sweeps on one folder share the work
-instead of doing it twice. Nothing that is read back can execute code.
+Every file is written aside, synced and renamed. A run is held by a lock while it trains, so that two sweeps on one
+folder share the work instead of doing it twice. Nothing that is read back can execute code.
 """
 
 import fcntl
+import hashlib
 import io
 import json
 import math
@@ -110,9 +111,10 @@ class RunRecord:
             return None
 
     def finish(self, rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-        """The curve, then the done mark, then the scaffolding goes."""
+        """The curve, then the done mark with the hashes of all three, then the scaffolding goes."""
         self.save_curve(rows)
-        self._write_json("summary.json", summary)
+        summary = _no_nan(summary)
+        self._write_json("summary.json", {"sha256": self._seal(summary), **summary})
         for name in ("checkpoint.pt", "error.txt"):
             (self.folder / name).unlink(missing_ok=True)
 
@@ -121,22 +123,28 @@ class RunRecord:
         write_atomically(self.folder / "error.txt", message.encode())
 
     def read(self) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame] | None:
-        """(config, summary, curve) of a finished run, or None if it isn't finished or can't be read in full."""
+        """(config, summary, curve) of a finished run, or None if it isn't finished or not what was written."""
         try:
             summary = json.loads((self.folder / "summary.json").read_text())
+            if summary.pop("sha256") != self._seal(summary):
+                return None
             config = json.loads((self.folder / "config.json").read_text())
-            curve = pd.read_parquet(self.folder / "curve.parquet")
-        except (OSError, ValueError):
+            return config, summary, pd.read_parquet(self.folder / "curve.parquet")
+        except (OSError, ValueError, KeyError, AttributeError):
             return None
-        if list(curve.columns) != list(CURVE_COLUMNS) or summary.get("rows") != len(curve):
-            return None
-        return config, summary, curve
+
+    def _seal(self, summary: dict[str, Any]) -> str:
+        """One hash over config, curve and summary."""
+        digest = hashlib.sha256(json.dumps(summary, sort_keys=True).encode())
+        for name in ("config.json", "curve.parquet"):
+            digest.update((self.folder / name).read_bytes())
+        return digest.hexdigest()
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
-        text = json.dumps(_no_nan(content), indent=1, sort_keys=True, allow_nan=False)
+        text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)
         write_atomically(self.folder / name, text.encode() + b"\n")
 
 
 def _no_nan(content: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: a number that isn't one is null."""
+    """JSON has no NaN: a number that isn't one becomes null."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in content.items()}

@@ -3,10 +3,11 @@
 For each batch size by itself, on the lattice ε_j = lr (1 + noise/B)^-alpha · ratio^j:
 
 1. seed 0 scans the grid, which is widened while the best learning rate of any goal lies on its edge;
-2. the best of each goal and its neighbours get all seeds, and the grid moves on while the best by the mean over seeds has a neighbour that
-   hasn't.
+2. the best of each goal and its neighbours get all seeds, and the grid moves on while the best by the mean over seeds
+   has a neighbour that hasn't.
 
-Since nothing but finished runs decides, an interrupted sweep goes on where it stopped, and the order in which runs end does not matter.
+Since nothing but finished runs decides, an interrupted sweep goes on where it stopped, and the order in which runs end
+does not matter.
 """
 
 import math
@@ -88,7 +89,9 @@ def _wanted_at(sweep: SweepConfig, batch_size: int, finished: Mapping[Point, Out
 
 
 def _bests_by_mean(sweep: SweepConfig, outcomes: Mapping[int, Sequence[Outcome]]) -> set[int]:
-    """For each goal the lattice index whose log steps are smallest on average over seeds; where one seed fails, the index counts as failing."""
+    """For each goal the lattice index whose log steps are smallest on average over seeds; where one seed fails, the
+    index counts as failing.
+    """
     bests = set()
     for goal in range(len(sweep.goals)):
         means = {j: sum(math.log(max(o.steps[goal], 1e-9)) for o in runs) / len(runs) for j, runs in outcomes.items()}

@@ -1,7 +1,8 @@
 """A sweep from start to verdict: search, launch, watch, collect, fit, draw.
 
-The search (`experiments.search`) says which runs are wanted, a Hydra launcher trains them, and this goes round until nothing more is wanted. Its
-only memory is the records and the committed tables, so killing it loses nothing but the steps since the last checkpoints.
+The search (`experiments.search`) says which runs are wanted, a Hydra launcher trains them, and this goes round until
+nothing more is wanted. Its only memory is the records and the committed tables, so killing it loses nothing but the
+steps since the last checkpoints.
 """
 
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.collect import collect
+from experiments.conclude import conclude
 from experiments.config import SuiteConfig
 from experiments.cost import seconds_per_example
 from experiments.crossings import crossings
@@ -24,7 +26,6 @@ from experiments.search import Outcome, Point, wanted
 from experiments.tables import read_tables
 from experiments.tasks import TASKS
 from experiments.tracking import mirrored
-from experiments.conclude import conclude
 
 Launch = Callable[[list[list[Point]]], None]
 ATTEMPTS = 2
@@ -89,7 +90,8 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
         train_wanted(sweep, points, launch)
     collect(suite)
     for point, error in sweep.failed.items():
-        say(f"failed: batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id}): {error}")
+        which = f"batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id})"
+        say(f"failed: {which}: {error}")
     conclude(suite)
 
 
@@ -137,9 +139,12 @@ def print_plan(suite: SuiteConfig, points: Sequence[Point]) -> None:
     print(f"{'batch size':>10} {'learning rate':>14} {'seed':>5} {'steps':>8} {'seconds':>8}   at most")
     for point in points:
         steps = suite.point(*point).max_steps
-        print(f"{point.batch_size:>10,} {point.lr:>14.4g} {point.seed:>5} {steps:>8,} {cost(suite, point, price):>8.1f}")
+        print(
+            f"{point.batch_size:>10,} {point.lr:>14.4g} {point.seed:>5} {steps:>8,} {cost(suite, point, price):>8.1f}"
+        )
     total = sum(cost(suite, point, price) for point in points)
-    print(f"{len(points)} runs, at most {total / 60:.1f} core-minutes here; most stop at their goal before that, and the search adds more")
+    print(f"{len(points)} runs, at most {total / 60:.1f} core-minutes here")
+    print("most stop at their goal before that, and the search adds more")
 
 
 def last_line(path: Path) -> str:
@@ -163,12 +168,11 @@ def progress(sweep: Sweep, points: Sequence[Point], costs: dict[Point, float], s
     terminal = sys.stdout.isatty()
 
     def line() -> str:
-        ended = [point for point in points if pending[point].exists()]
+        ended = {point for point in points if pending[point].exists()}
+        done, to_go = len(sweep.finished) + len(ended), len(points) - len(ended)
+        share = sum(costs[point] for point in ended) / sum(costs.values())
         spent = time.monotonic() - started
-        left = sum(costs[point] for point in points if point not in set(ended))
-        total = sum(costs.values())
-        share = f", {1 - left / total:.0%} of this round's budget" if total else ""
-        return f"{sweep.suite.name}: {len(sweep.finished) + len(ended)} runs done, {len(points) - len(ended)} to go{share}, {spent:.0f} s"
+        return f"{sweep.suite.name}: {done} runs done, {to_go} to go, {share:.0%} of this round, {spent:.0f} s"
 
     def watch() -> None:
         while not done.wait(0.5 if terminal else 30):

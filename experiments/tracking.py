@@ -1,8 +1,9 @@
 """Records → Weights & Biases, in a process of its own: nothing that W&B does, or fails to do, can touch a run.
 
-`python -m experiments.tracking RUNS_FOLDER` follows a sweep's records and mirrors each run as one W&B run (same id, grouped by sweep, config and
-curve in it) until its standard input is closed, then does what is left. `WANDB_MODE` is `offline` where it isn't set. A run that is in W&B
-is marked by a file `mirrored` in its record, so this can be stopped and started at will.
+`python -m experiments.tracking RUNS_FOLDER` follows a sweep's records and mirrors each run as one W&B run (same id,
+grouped by sweep, config and curve in it) until its standard input is closed, then does what is left. `WANDB_MODE` is
+`offline` where it isn't set. A run that is in W&B is marked by a file `mirrored` in its record, so this can be stopped
+and started at will.
 """
 
 import json
@@ -27,7 +28,9 @@ PAUSE = 2.0
 
 @contextmanager
 def mirrored(suite: SuiteConfig) -> Iterator[None]:
-    """Follow the sweep while the body runs, at the lowest priority; wait for the rest a while, then let it finish alone."""
+    """Follow the sweep while the body runs, at the lowest priority; wait for the rest a while, then let it finish
+    alone.
+    """
     if os.environ.get("WANDB_MODE") == "disabled":
         yield
         return

@@ -1,4 +1,6 @@
-"""`python -m experiments.train task=digits preset=small`: a sweep. With `hydra.mode=RUN batch_size=64 lr=0.1 seed=0`: one run."""
+"""`python -m experiments.train task=digits preset=small`: a sweep. With `hydra.mode=RUN batch_size=64 lr=0.1 seed=0`:
+one run.
+"""
 
 import os
 import sys

@@ -1,4 +1,6 @@
-"""The two classes that Hydra insists on finding under `hydra_plugins`: the sweeper, and the launcher for this machine."""
+"""The two classes that Hydra insists on finding under `hydra_plugins`: the sweeper, and the launcher for this
+machine.
+"""
 
 import os
 from collections.abc import Sequence
@@ -18,7 +20,9 @@ from experiments.sweep import run_sweep
 
 
 class BatchSizeSearch(Sweeper):
-    """The learning-rate search over batch sizes, through whichever launcher is configured. A job is a share of the runs, `points=[[B,lr,seed],…]`."""
+    """The learning-rate search over batch sizes, through whichever launcher is configured. A job is a share of the
+    runs, `points=[[B,lr,seed],…]`.
+    """
 
     def __init__(self) -> None:
         self.config: DictConfig | None = None

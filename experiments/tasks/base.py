@@ -29,9 +29,9 @@ class Evaluation(NamedTuple):
 class Task(Protocol):
     """A model, its data and its loss; one module a task family builds it.
 
-    `unit` is what the batch size B counts; `sample_size` is the number of units in one independent sample (20 for a 20-token
-    sequence whose tokens share a context, 5 for five steps of one environment, else 1); `data` is one line for the tables: which data, how many,
-    which subset.
+    `unit` is what the batch size B counts; `sample_size` is the number of units in one independent sample (20 for a
+    20-token sequence whose tokens share a context, 5 for five steps of one environment, else 1); `data` is one line for
+    the tables: which data, how many, which subset.
     """
 
     unit: str

@@ -13,7 +13,9 @@ SWEEP = replace(load(["task=digits"]).sweep, batch_sizes=(4, 64), seeds=3, goals
 
 
 def outcome(point: Point, best_j: float, noise: float = 0.0) -> Outcome:
-    """A parabola in log learning rate around `best_j`, in lattice steps from the grid's centre; far too large diverges."""
+    """A parabola in log learning rate around `best_j`, in lattice steps from the grid's centre; far too large
+    diverges.
+    """
     j = math.log(point.lr / grid_lr(SWEEP, point.batch_size, 0), SWEEP.ratio)
     if j > best_j + 2.5:
         return Outcome([math.inf, math.inf], True)

@@ -1,0 +1,140 @@
+"""Nothing lost, nothing half: what is torn, flipped or unfinished never reads as a finished run."""
+
+import math
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from experiments.collect import NOT_SCIENCE, collect_records
+from experiments.config import load
+from experiments.loop import Trainer
+from experiments.record import RunRecord, write_atomically
+from experiments.tasks.digits import DigitsTask
+
+CPU = torch.device("cpu")
+
+
+def make(folder: Path, seed: int = 0) -> RunRecord:
+    suite = load(["task=digits", "preset=smoke"])
+    run = suite.point(32, 0.2, seed)
+    record = RunRecord(folder / run.run_id)
+    record.start(run)
+    Trainer(run, DigitsTask(run.task, run.seed, CPU), CPU).run(record, math.inf)
+    return record
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunRecord:
+    return make(tmp_path_factory.mktemp("runs"))
+
+
+def copy(record: RunRecord, to: Path) -> RunRecord:
+    to = to / record.run_id
+    to.mkdir(parents=True)
+    for file in record.folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return RunRecord(to)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "config.json", "curve.parquet"])
+def test_torn_or_missing_files_do_not_read_as_finished(finished, name, tmp_path):
+    content = (finished.folder / name).read_bytes()
+    assert finished.read() is not None
+    for i, length in enumerate([0, 1, len(content) // 2, len(content) - 3]):
+        record = copy(finished, tmp_path / str(i))
+        (record.folder / name).write_bytes(content[:length])
+        assert record.read() is None
+        (record.folder / name).unlink()
+        assert record.read() is None
+
+
+def test_flipped_bits_are_seen_or_harmless(finished, tmp_path):
+    """A flipped bit anywhere in a record must not change what is read from it unseen."""
+    truth = finished.read()
+    assert truth is not None
+    draw = random.Random(0)
+    for i in range(150):
+        record = copy(finished, tmp_path / str(i))
+        path = record.folder / draw.choice(["summary.json", "config.json", "curve.parquet"])
+        content = bytearray(path.read_bytes())
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        found = record.read()
+        if found is not None:
+            assert found[0] == truth[0] and found[1] == truth[1]
+            pd.testing.assert_frame_equal(found[2], truth[2], check_exact=True)
+
+
+def test_a_spoilt_checkpoint_means_starting_over(tmp_path):
+    record = RunRecord(tmp_path / "run")
+    record.save_checkpoint({"step": 3, "vector": torch.arange(4.0)})
+    state = record.load_checkpoint(CPU)
+    assert state is not None and torch.equal(state["vector"], torch.arange(4.0))
+    path = record.folder / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert record.load_checkpoint(CPU) is None and not path.exists()
+
+
+def test_a_checkpoint_cannot_execute_code(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (Path(tmp_path / "executed").touch, ())
+
+    record = RunRecord(tmp_path / "run")
+    record.folder.mkdir()
+    torch.save({"step": Evil()}, record.folder / "checkpoint.pt")
+    assert record.load_checkpoint(CPU) is None
+    assert not (tmp_path / "executed").exists()
+
+
+def _rewrite(path: str) -> None:
+    for i in range(10_000):
+        write_atomically(Path(path), bytes([i % 256]) * 200_000)
+
+
+def test_a_kill_during_a_write_leaves_the_old_or_the_new(tmp_path):
+    path = tmp_path / "file"
+    for _ in range(5):
+        writer = multiprocessing.get_context("spawn").Process(target=_rewrite, args=(str(path),))
+        writer.start()
+        while not path.exists():
+            time.sleep(0.005)
+        time.sleep(random.Random(0).random() * 0.05)
+        assert writer.pid is not None
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        content = path.read_bytes()
+        assert len(content) == 200_000 and len(set(content)) == 1
+
+
+def test_collecting_is_additive_sorted_and_repeatable(finished, tmp_path):
+    runs, tables = tmp_path / "runs", tmp_path / "tables"
+    copy(finished, runs)
+    second = make(runs, seed=1)
+    half = copy(second, tmp_path / "half")
+    (half.folder / "summary.json").unlink()
+    half.folder.rename(runs / "digits-0000000000000000")
+
+    assert collect_records(runs, tables, "smoke") == 2
+    first = pd.read_parquet(tables / "runs.parquet")
+    assert list(first["seed"]) == [0, 1] and set(NOT_SCIENCE) <= set(first.columns)
+    assert collect_records(runs, tables, "smoke") == 0
+    third = make(runs, seed=2)
+    for record in (finished, second):
+        for file in (runs / record.run_id).iterdir():
+            file.unlink()
+    assert collect_records(runs, tables, "smoke") == 1
+    table = pd.read_parquet(tables / "runs.parquet")
+    curves = pd.read_parquet(tables / "curves.parquet")
+    assert list(table["seed"]) == [0, 1, 2]
+    read = third.read()
+    assert read is not None
+    ours = curves[curves["run_id"] == third.run_id].drop(columns="run_id").reset_index(drop=True)
+    pd.testing.assert_frame_equal(ours, read[2], check_exact=True)

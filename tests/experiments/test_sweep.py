@@ -1,0 +1,151 @@
+"""Whole sweeps, as a user starts them: interrupted, killed, repeated, planned."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.collect import NOT_SCIENCE
+from experiments.search import Point
+from experiments.sweep import shares
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["task=digits", "preset=smoke", "sweep.batch_sizes=[16,64,256]", "sweep.widen=1", "sweep.seeds=2"]
+ENVIRONMENT = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    where = [f"results={folder}/results", f"runs={folder}/runs"]
+    return [sys.executable, "-m", "experiments.train", *SMALL, *where, *more]
+
+
+def sweep(folder: Path, *more: str) -> str:
+    done = subprocess.run(
+        command(folder, *more), cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def tables(folder: Path) -> list[pd.DataFrame]:
+    where = folder / "results" / "digits-smoke"
+    found = [pd.read_parquet(where / f"{name}.parquet") for name in ("runs", "curves")]
+    return [table.drop(columns=[c for c in NOT_SCIENCE if c in table]) for table in found]
+
+
+def same(first: Path, second: Path) -> None:
+    for a, b in zip(tables(first), tables(second), strict=True):
+        pd.testing.assert_frame_equal(a, b, check_exact=True)
+    for name in ("fits.csv", "crossings.csv"):
+        ours, theirs = (folder / "results" / "digits-smoke" / name for folder in (first, second))
+        assert ours.read_bytes() == theirs.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    sweep(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_second_time_trains_nothing(whole):
+    before = {path: path.stat().st_mtime_ns for path in (whole / "runs").rglob("summary.json")}
+    assert len(before) == len(tables(whole)[0]) > 9
+    out = sweep(whole)
+    assert "0 to make now" in out and "Verdict" in out
+    assert {path: path.stat().st_mtime_ns for path in (whole / "runs").rglob("summary.json")} == before
+
+
+@pytest.mark.slow
+def test_committed_tables_are_enough(whole, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "digits-smoke").symlink_to(whole / "results" / "digits-smoke")
+    assert "0 to make now" in sweep(tmp_path)
+    assert not list((tmp_path / "runs").rglob("summary.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_kills_change_no_row(whole, tmp_path):
+    draw = random.Random(1)
+    for _ in range(10):
+        process = subprocess.Popen(
+            command(tmp_path, "checkpoint_seconds=0.05"),
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(draw.uniform(2, 14))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    sweep(tmp_path)
+    same(whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_no_run(whole, tmp_path):
+    process = subprocess.Popen(command(tmp_path), cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    killed = False
+    while process.poll() is None and not killed:
+        time.sleep(0.2)
+        if list((tmp_path / "runs").rglob("config.json")):
+            workers = subprocess.run(
+                ["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, text=True
+            )
+            os.kill(int(workers.stdout.split()[0]), signal.SIGKILL)
+            killed = True
+    process.communicate(timeout=280)
+    assert killed and process.returncode == 0
+    same(whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_at_once_and_says_how_to_go_on(tmp_path):
+    process = subprocess.Popen(
+        command(tmp_path),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not list((tmp_path / "runs").rglob("config.json")):
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "goes on from here" in errors and "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_dry_lists_and_trains_nothing(tmp_path):
+    out = sweep(tmp_path, "dry=true")
+    assert "9 runs, at most" in out and out.count("\n") >= 11
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("config.json"))
+
+
+@pytest.mark.parametrize("wrong", ["task.chanels=[3,4]", "lr=-1", "micro_batch=48"])
+def test_mistakes_are_one_message_without_traceback(wrong, tmp_path):
+    done = subprocess.run(
+        command(tmp_path, wrong), cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert wrong.split("=")[0] in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
+
+
+def test_short_runs_share_a_job_and_long_ones_do_not():
+    points = [Point(1, 0.1, seed) for seed in range(6)]
+    costs = dict(zip(points, [100.0, 40.0, 3.0, 3.0, 3.0, 1.0], strict=True))
+    assert shares(points, costs, 8.0) == [points[:1], points[1:2], points[2:5], points[5:]]
+    assert [point for share in shares(points, costs, 50.0) for point in share] == points

@@ -1,0 +1,96 @@
+"""What W&B's offline mode writes, read back with W&B's own message format."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from wandb.proto import wandb_internal_pb2
+
+from experiments.record import RunRecord
+from tests.experiments.test_record import make
+
+ROOT = Path(__file__).parents[2]
+
+
+def mirror(runs: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "experiments.tracking", str(runs)],
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if k != "WANDB_MODE"} | {"WANDB_SILENT": "true"},
+        stdin=subprocess.DEVNULL,
+        check=True,
+        timeout=120,
+    )
+
+
+def records(content: bytes) -> Iterator[bytes]:
+    """The records of a `.wandb` file, a LevelDB log: 32 KiB blocks of pieces with a header of checksum, length and type."""
+    place, block, whole = 7, 32768, b""
+    while place + 7 <= len(content):
+        if block - place % block < 7:
+            place += block - place % block
+            continue
+        checksum, length, kind = struct.unpack("<IHB", content[place : place + 7])
+        piece = content[place + 7 : place + 7 + length]
+        assert zlib.crc32(bytes([kind]) + piece) == checksum
+        whole += piece
+        place += 7 + length
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+def read_back(file: Path) -> tuple[dict, pd.DataFrame, dict]:
+    """(run, history, summary) in a `.wandb` file."""
+    run, rows, summary = {}, [], {}
+    for data in records(file.read_bytes()):
+        entry = wandb_internal_pb2.Record()
+        entry.ParseFromString(data)
+        if entry.HasField("run"):
+            run = {"id": entry.run.run_id, "group": entry.run.run_group, "name": entry.run.display_name}
+            run["config"] = {item.key: json.loads(item.value_json) for item in entry.run.config.update}
+        if entry.HasField("history"):
+            rows.append({(item.key or item.nested_key[0]): json.loads(item.value_json) for item in entry.history.item})
+        if entry.HasField("summary"):
+            summary |= {(item.key or item.nested_key[0]): json.loads(item.value_json) for item in entry.summary.update}
+    return run, pd.DataFrame(rows), summary
+
+
+@pytest.mark.slow
+def test_finished_runs_are_mirrored_once_and_whole(tmp_path):
+    runs = tmp_path / "digits-smoke"
+    record = make(runs)
+    mirror(runs)
+    files = list(runs.glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 1
+    run, history, summary = read_back(files[0])
+    found = record.read()
+    assert found is not None
+    config, made, curve = found
+    assert (run["id"], run["group"]) == (record.run_id, "digits-smoke")
+    assert run["config"]["batch_size"] == config["batch_size"] and run["config"]["run_id"] == record.run_id
+    assert list(history["_step"]) == list(curve["step"])
+    assert list(history["metric"]) == pytest.approx(list(curve["metric"]))
+    assert summary["status"] == made["status"]
+
+    mirror(runs)
+    assert list(runs.glob("wandb/offline-run-*/*.wandb")) == files, "a mirrored run was written again"
+
+
+@pytest.mark.slow
+def test_a_record_that_cannot_be_mirrored_stops_nothing(tmp_path):
+    runs = tmp_path / "digits-smoke"
+    make(runs)
+    broken = RunRecord(runs / "digits-0000000000000000")
+    broken.folder.mkdir()
+    (broken.folder / "curve.parquet").write_bytes(b"no parquet")
+    mirror(runs)
+    assert (broken.folder / "mirrored").read_text().startswith("failed")
+    assert len(list(runs.glob("wandb/offline-run-*/*.wandb"))) == 1
