@@ -1,5 +1,6 @@
 """One goal of a sweep: B_crit from the tuned runs' steps, and the noise scale of the same runs beside it."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.errors import UserError
-from experiments.pooled import Curve, at_start, at_steps, averaged, curve
+from experiments.pooled import Curve, at_start, at_steps, averaged, hessian_curve, simple_curve
 from experiments.tables import Tables
 from experiments.tuning import Grid
 from experiments.verdict import judge, ratio
@@ -59,8 +60,7 @@ def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame
     fit = fit_pareto(usable["batch_size"], usable["steps"], reached=usable["reached"])
     arrived = usable[usable["reached"]]
     steps = arrived["steps"].to_list()
-    simple = tuned_curves(tables, arrived, "trace_cov", "grad_sq_norm")
-    hessian = tuned_curves(tables, arrived, "trace_hess_cov", "grad_hess_grad")
+    simple, hessian = simple_curves(tables, arrived), hessian_curves(tables, arrived)
     average = averaged(simple, steps)
     both = fit.determined and average.determined
     predicted = ratio(estimate(average), fit.b_crit) if both else UNKNOWN
@@ -101,11 +101,21 @@ def _columns(grid: Grid) -> tuple[np.ndarray, ...]:
     return np.full(shape, grid.batch_size), np.broadcast_to(grid.lrs[:, None], shape), grid.steps, grid.reached
 
 
-def tuned_curves(tables: Tables, arrived: pd.DataFrame, trace: str, square: str) -> list[Curve]:
-    """The measurements of the runs in `arrived`, in its order."""
+def simple_curves(tables: Tables, arrived: pd.DataFrame) -> list[Curve]:
+    """(tr Σ, |G|²) of the runs in `arrived` (columns run_id, batch_size), in its order."""
+    return [simple_curve(rows, size) for rows, size in _rows(tables, arrived)]
+
+
+def hessian_curves(tables: Tables, arrived: pd.DataFrame) -> list[Curve]:
+    """(tr HΣ, GᵀHG) of the same."""
+    examples = json.loads(tables.describe("config"))["measure"]["probe_examples"]
+    return [hessian_curve(rows, size, examples) for rows, size in _rows(tables, arrived)]
+
+
+def _rows(tables: Tables, arrived: pd.DataFrame) -> list[tuple[pd.DataFrame, int]]:
     ours = tables.curves[tables.curves["run_id"].isin(arrived["run_id"])]
     by_run = dict(tuple(ours.groupby("run_id", sort=False)))
-    return [curve(by_run[run.run_id], run.batch_size, trace, square) for run in arrived.itertuples()]
+    return [(by_run[run.run_id], run.batch_size) for run in arrived.itertuples()]
 
 
 def estimate(found: Ratio) -> Estimate:
@@ -119,7 +129,9 @@ def remarks(fit: ParetoFit, average: Ratio, found: list[Grid], start_met: bool) 
     """What a reader of the row has to know."""
     said = [] if fit.determined else [fit.remark]
     if not average.determined:
-        said.append("B_simple not determined: " + average.remark.replace("denominator", "|G|²"))
+        too_few = "too few tuned runs measured it near enough to the goal"
+        why = average.remark.replace("denominator", "its denominator") if "rows" not in average.remark else too_few
+        said.append(f"B_simple not determined: {why}")
     if fit.n_censored:
         sizes = [grid.batch_size for grid in found if not grid.reached[grid.best()].all()]
         said.append(f"not reached at B = {_listed(sizes)}")

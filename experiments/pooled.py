@@ -15,8 +15,8 @@ from noisescale.average import Ratio, ratio_of_means
 
 Floats = NDArray[np.float64]
 
-# Rows count as "at" a step within this factor of it.
-NEAR = 1.25
+# Measurements count as "at" a step within this factor of it; where there is none, the nearest one within FAR does.
+NEAR, FAR = 1.25, 2.0
 # Rows are pooled until they hold this many times B + 𝓑 examples before anything is divided by them: 1/(g + t/B) is
 # then off by a few per cent at most, -2 (B + 𝓑)/(n d) for n examples whose gradients scatter in d directions.
 POOL = 20
@@ -24,31 +24,40 @@ POOL = 20
 
 @dataclass(frozen=True)
 class Curve:
-    """A run's rows with a measurement: `step` of the row, `since` the row before (so the row speaks for the steps
-    between), the measured pair and the `examples` behind it."""
+    """A run's measurements: taken at step `at`, each speaking for the steps from `since` to `until`; the pair, and the
+    `examples` behind it."""
 
     batch_size: int
-    step: Floats
+    at: Floats
     since: Floats
+    until: Floats
     trace: Floats
     square: Floats
     examples: Floats
 
 
-def curve(rows: pd.DataFrame, batch_size: int, trace: str = "trace_cov", square: str = "grad_sq_norm") -> Curve:
-    """From a run's part of `curves.parquet`, in the order of steps; a row without a measurement is left to the next
-    one that has."""
-    pair = rows[[trace, square]].to_numpy(float)
-    seen = np.isfinite(pair).all(axis=1) & (rows["noise_examples"].to_numpy(float) > 0)
-    step = rows["step"].to_numpy(float)[seen]
-    return Curve(
-        batch_size=batch_size,
-        step=step,
-        since=np.concatenate([[0.0], step[:-1]])[: len(step)],
-        trace=pair[seen, 0],
-        square=pair[seen, 1],
-        examples=rows["noise_examples"].to_numpy(float)[seen],
+def simple_curve(rows: pd.DataFrame, batch_size: int) -> Curve:
+    """(tr Σ, |G|²) from a run's part of `curves.parquet`, in the order of steps.
+
+    A row holds means since the row before. Steps between rows without a measurement are shared by the two next to them.
+    """
+    begins = rows["step"].shift(fill_value=0)
+    seen = np.isfinite(rows[["trace_cov", "grad_sq_norm"]]).all(axis=1) & (rows["noise_examples"] > 0)
+    step, trace, square, examples = (
+        rows.loc[seen, ["step", "trace_cov", "grad_sq_norm", "noise_examples"]].to_numpy(float).T
     )
+    edges = (step[:-1] + begins[seen].to_numpy(float)[1:]) / 2
+    since, until = np.concatenate([step[:1] * 0, edges]), np.concatenate([edges, step[-1:]])
+    return Curve(batch_size, step, since, until, trace, square, examples)
+
+
+def hessian_curve(rows: pd.DataFrame, batch_size: int, examples: int) -> Curve:
+    """(tr HΣ, GᵀHG), which are measured at the rows' own steps, from `examples` examples each."""
+    seen = rows[np.isfinite(rows[["trace_hess_cov", "grad_hess_grad"]]).all(axis=1)]
+    step, trace, square = seen[["step", "trace_hess_cov", "grad_hess_grad"]].to_numpy(float).T
+    middles = (step[1:] + step[:-1]) / 2
+    since, until = np.concatenate([step[:1] * 0, middles]), np.concatenate([middles, step[-1:]])
+    return Curve(batch_size, step, since, until, trace, square, np.full(len(step), float(examples)))
 
 
 def at_start(curves: Sequence[Curve], seeds: Sequence[int]) -> Ratio:
@@ -63,7 +72,7 @@ def at_start(curves: Sequence[Curve], seeds: Sequence[int]) -> Ratio:
 
 
 def at_steps(curves: Sequence[Curve], steps: Sequence[float]) -> Ratio:
-    """From the rows within a factor `NEAR` of each run's own step, and the nearest row where there is none."""
+    """From each run's measurements near its own step; a run that has none there is left out."""
     target = dict(zip(map(id, curves), steps, strict=True))
     return _over_runs(curves, lambda run: _mean_near(run, target[id(run)]))
 
@@ -73,9 +82,11 @@ def averaged(curves: Sequence[Curve], steps: Sequence[float]) -> Ratio:
 
     A step at batch size B is worth ds = dS/(1 + 𝓑/B) full-batch steps. With 𝓑 = t/g (t = tr Σ, g = |G|²) both
     integrands have the same denominator, ds = dS · g/(g + t/B) and 𝓑 ds = dS · t/(g + t/B), and that is E|Ḡ|², the
-    mean square of the batch's own gradient: never small by chance, whatever the sign of the estimate g.
+    mean square of the batch's own gradient: never small by chance, whatever the sign of the estimate g. A run whose
+    last measurement lies more than a factor `FAR` before its step is left out.
     """
-    runs = [_until(run, step) for run, step in zip(curves, steps, strict=True)]
+    reaching = [(run, step) for run, step in zip(curves, steps, strict=True) if (run.at * FAR >= step).any()]
+    runs = [_until(run, step) for run, step in reaching]
     rough = _rough(np.array([(run.examples @ run.trace, run.examples @ run.square, 1.0) for run in runs]))
     return _over_runs(runs, lambda run: _integrals(run, POOL * (run.batch_size + rough)), POOL)
 
@@ -100,14 +111,14 @@ def _rough(rows: Floats) -> float:
 
 
 def _mean_near(run: Curve, step: float) -> tuple[float, float, float] | None:
-    if not run.step.size:
+    if not run.at.size:
         return None
     if step == 0:
-        near = run.step == 0
+        near = run.at == 0
     else:
         with np.errstate(divide="ignore"):
-            distance = np.abs(np.log(run.step / step))
-        near = distance <= max(np.log(NEAR), distance.min())
+            distance = np.abs(np.log(run.at / step))
+        near = distance <= max(np.log(NEAR), min(distance.min(), np.log(FAR)))
     examples = run.examples[near]
     total = examples.sum()
     if total == 0:
@@ -116,12 +127,12 @@ def _mean_near(run: Curve, step: float) -> tuple[float, float, float] | None:
 
 
 def _until(run: Curve, end: float) -> Curve:
-    """The run up to step `end`: the last row is cut there, or stretched to it where the rows end before."""
+    """The run up to step `end`: the last stretch is cut there, or drawn out to it where the rows end before."""
     kept = run.since < end
-    step = np.minimum(run.step[kept], end)
-    step[-1:] = end
-    kept_rows = (run.since[kept], run.trace[kept], run.square[kept], run.examples[kept])
-    return Curve(run.batch_size, step, *kept_rows)
+    until = np.minimum(run.until[kept], end)
+    until[-1:] = end
+    at, since, trace, square, examples = (x[kept] for x in (run.at, run.since, run.trace, run.square, run.examples))
+    return Curve(run.batch_size, at, since, until, trace, square, examples)
 
 
 def _integrals(run: Curve, pool: float) -> tuple[float, float, float] | None:
@@ -131,7 +142,7 @@ def _integrals(run: Curve, pool: float) -> tuple[float, float, float] | None:
     None where a stretch's g + t/B isn't positive: B_noise has no such average while the curvature along the gradient
     is negative.
     """
-    width = run.step - run.since
+    width = run.until - run.since
     total = run.examples.sum()
     stretch = np.minimum((np.cumsum(run.examples) - run.examples) // pool, max(total // pool - 1, 0)).astype(int)
     trace, square = (np.bincount(stretch, width * values) for values in (run.trace, run.square))

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures.style import COLOURS, PAGE, log_axis, mark, nothing_yet
-from experiments.figures.sweeps import b_simple_along, metric_axis, metric_name, tuned_runs
+from experiments.figures.sweeps import b_simple_along, metric_name, tuned_runs
 from experiments.figures.tasks import missing
 from experiments.summary import summarise
 

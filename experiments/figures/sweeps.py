@@ -23,7 +23,7 @@ from experiments.figures.style import (
     shades,
     whiskers,
 )
-from experiments.fit import tuned_curves
+from experiments.fit import simple_curves
 from experiments.pooled import at_steps
 from experiments.summary import Sweep
 
@@ -150,7 +150,7 @@ def b_simple_along(sweep: Sweep):
     kept, ratios = [], []
     for level in levels:
         arrived = rows[(rows["goal"] == level) & rows["reached"] & (rows["steps"] > 0)]
-        ratio = at_steps(tuned_curves(sweep.tables, arrived, "trace_cov", "grad_sq_norm"), arrived["steps"].to_list())
+        ratio = at_steps(simple_curves(sweep.tables, arrived), arrived["steps"].to_list())
         if ratio.determined:
             kept.append(float(level))
             ratios.append(ratio)

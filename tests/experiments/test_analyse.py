@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from experiments.fit import fits_frame
 from experiments.goals import choose_goals
 from experiments.layout import rounded, with_interval
-from experiments.pooled import at_start, at_steps, averaged, curve
+from experiments.pooled import at_start, at_steps, averaged, hessian_curve, simple_curve
 from experiments.tuning import grids
 from experiments.verdict import judge, judge_task, ratio
 from noisescale.pareto import Estimate
@@ -166,7 +166,7 @@ def test_an_edge_needs_no_seeds_beyond_it():
 
 
 def measured(batch_size, step, trace, square, examples):
-    return curve(
+    return simple_curve(
         pd.DataFrame(dict(step=step, trace_cov=trace, grad_sq_norm=square, noise_examples=examples), dtype=float),
         batch_size,
     )
@@ -178,6 +178,25 @@ def test_average_weighs_by_full_batch_steps():
     runs = [measured(10, [40, 140], [10, 90], [1, 1], [4000, 10000]) for _ in range(3)]
     assert averaged(runs, [140] * 3).value == pytest.approx((20 * 10 + 10 * 90) / 30)
     assert averaged(runs, [40] * 3).value == pytest.approx(10)
+
+
+def test_a_run_measured_only_early_has_no_average():
+    runs = [measured(10, [0, 40], [10, 10], [1, 1], [4000, 4000]) for _ in range(3)]
+    assert averaged(runs, [80] * 3).value == pytest.approx(10)
+    assert averaged(runs, [81] * 3).rows == 0
+
+
+def test_steps_without_a_measurement_are_shared_by_their_neighbours():
+    rows = pd.DataFrame(
+        dict(
+            step=[0, 10, 20, 40, 50],
+            trace_cov=[1, np.nan, np.nan, 3, 4],
+            grad_sq_norm=1.0,
+            noise_examples=[64, 0, 0, 64, 64],
+        )
+    )
+    found = simple_curve(rows, 8)
+    assert (list(found.since), list(found.until)) == ([0, 10, 40], [10, 40, 50])
 
 
 def test_average_is_a_ratio_of_means_where_the_square_is_sometimes_negative():
@@ -200,8 +219,18 @@ def test_rows_near_the_goal_and_at_the_start():
         for _ in range(3)
     ]
     assert at_steps(runs, [105] * 3).value == pytest.approx((100 * 20 + 300 * 40) / (400 * 2))
-    assert at_steps(runs, [3000] * 3).value == 7
+    assert at_steps(runs, [1900] * 3).value == 7
+    assert at_steps(runs, [2100] * 3).rows == 0
     assert at_start([measured(64, [10], [1], [1], [1])], [0]).rows == 0
+
+
+def test_curvature_speaks_for_the_steps_around_it_and_needs_no_norms():
+    rows = pd.DataFrame(
+        dict(step=[0, 10, 20, 40], trace_hess_cov=[1, 2, 3, np.nan], grad_hess_grad=[1.0] * 4, noise_examples=0)
+    )
+    found = hessian_curve(rows, 8, 64)
+    assert [list(x) for x in (found.at, found.since, found.until)] == [[0, 10, 20], [0, 5, 15], [5, 15, 20]]
+    assert (found.examples == 64).all()
 
 
 def test_runs_of_one_seed_are_one_row_at_the_start():
