@@ -19,7 +19,7 @@ from experiments.config import OptimizerConfig, RunConfig
 from experiments.flat import FlatModel
 from experiments.meter import NoiseMeter
 from experiments.record import RunRecord
-from experiments.tasks.base import Task
+from experiments.tasks.base import Stateful, Task
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,13 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "noise": self.noise.state_dict(),
+            "task": self.task.state_dict() if isinstance(self.task, Stateful) else None,
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
+        """Go on exactly where `state_dict` was taken (a `Stateful` task as exactly as it can)."""
         self.step, self.rows, self.past_goal = state["step"], state["rows"], state["past_goal"]
         self.seconds, self.eval_seconds, self.measure_seconds = state["clock"]
         self.flat.vector.data.copy_(state["vector"])
@@ -197,6 +198,8 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"].cpu())
         self.noise.load_state_dict(state["noise"])
+        if isinstance(self.task, Stateful):
+            self.task.load_state_dict(state["task"])
         torch.set_rng_state(state["random"].cpu())
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"].cpu(), self.device)

@@ -1,7 +1,7 @@
 """What the training loop asks of a task (docs/architecture.md)."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -51,3 +51,14 @@ class Task(Protocol):
     def evaluate(self) -> Evaluation:
         """On a fixed set, in evaluation mode, without touching the global random state."""
         ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A task that training changes beyond its model (environments, returns): this goes into the checkpoint with it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers, strings, and lists and dicts of them."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
