@@ -1,0 +1,242 @@
+"""How large a batch is worth paying for, from B_crit (or B_simple) and the time of a step."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noisescale.average import NoiseScale
+from noisescale.pareto import Estimate, ParetoFit
+from noisescale.text import number, table, whole, with_interval
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What training to the goal takes at one batch size, with the range over the interval of B_crit.
+
+    `steps` and `examples` are S and E where a run's length is known, else S/S_min and E/E_min; `hours` and
+    `device_hours` (hours times devices) are NaN then. `time` is relative to the fastest row, `cost` to the one of
+    fewest device-hours. `measured` is False where the seconds per step are interpolated.
+    """
+
+    batch_size: float
+    devices: float
+    step_seconds: float
+    measured: bool
+    steps: Estimate
+    examples: Estimate
+    hours: Estimate
+    device_hours: Estimate
+    time: Estimate
+    cost: Estimate
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`rows` by batch size; `stops` is the batch size from which doubling no longer pays, inf where it pays throughout.
+
+    Doubling pays where it takes a larger share off the time than it adds to the device-hours; with one number of
+    devices for all batch sizes, where it makes training faster. With devices in proportion to the batch it stops at
+    B_crit.
+    """
+
+    b_crit: Estimate
+    rows: tuple[Row, ...]
+    stops: Estimate
+    absolute: bool
+
+    @property
+    def fastest(self) -> Row:
+        return min(self.rows, key=lambda row: row.time.value)
+
+    @property
+    def cheapest(self) -> Row:
+        return min(self.rows, key=lambda row: row.cost.value)
+
+    def __str__(self) -> str:
+        """The table, without columns that would say nothing, and what it comes to in words."""
+        devices = {row.devices for row in self.rows}
+        columns = {
+            "batch": [whole(row.batch_size) for row in self.rows],
+            "devices": [whole(row.devices) for row in self.rows] if devices != {1} else [],
+            "s/step": [("" if row.measured else "~") + number(row.step_seconds) for row in self.rows],
+            "steps" if self.absolute else "steps/S_min": [with_interval(row.steps) for row in self.rows],
+            "examples" if self.absolute else "examples/E_min": [with_interval(row.examples) for row in self.rows],
+            "hours": [with_interval(row.hours) for row in self.rows] if self.absolute else [],
+            "device-hours": [with_interval(row.device_hours) for row in self.rows]
+            if self.absolute and devices != {1}
+            else [],
+            "time/fastest": [with_interval(row.time) for row in self.rows],
+            "cost/cheapest": [with_interval(row.cost) for row in self.rows] if len(devices) > 1 else [],
+        }
+        shown = {name: cells for name, cells in columns.items() if cells}
+        return "\n".join([table(list(shown), list(zip(*shown.values(), strict=True))), *self._words()])
+
+    def _words(self) -> list[str]:
+        fastest, cheapest, largest = self.fastest, self.cheapest, whole(self.rows[-1].batch_size)
+        if fastest is cheapest:
+            first = (
+                f"B_crit {with_interval(self.b_crit)}. B = {whole(fastest.batch_size)} is the fastest and the cheapest."
+            )
+        else:
+            first = (
+                f"B_crit {with_interval(self.b_crit)}. "
+                f"B = {whole(fastest.batch_size)} is the fastest, at {number(fastest.cost.value)} times the least "
+                f"cost; B = {whole(cheapest.batch_size)} is the cheapest, in {number(cheapest.time.value)} times "
+                "the least time."
+            )
+        if math.isinf(self.stops.low):
+            return [first, f"Doubling pays up to the largest batch size given, {largest}."]
+        least = whole(self.stops.low)
+        most = f"beyond {largest}" if math.isinf(self.stops.high) else whole(self.stops.high)
+        if math.isinf(self.stops.value):
+            return [
+                first,
+                f"Doubling pays up to the largest batch size given, {largest} (to {least} at the least B_crit).",
+            ]
+        spread = "" if least == most else f" (between {least} and {most} over the interval of B_crit)"
+        return [
+            first,
+            f"Doubling stops paying at B = {whole(self.stops.value)}{spread}: "
+            "from there it adds a larger share to the cost than it takes off the time.",
+        ]
+
+
+def advise(
+    b_crit: Estimate | ParetoFit | NoiseScale | float,
+    batch_size: Sequence[float],
+    step_seconds: Sequence[float],
+    *,
+    devices: float | Sequence[float] = 1,
+    run: tuple[float, float] | None = None,
+) -> Advice:
+    r"""The table batch size → steps, examples, hours and cost, and where doubling the batch stops paying (eq. 2.11).
+
+    S(B) = S_min (1 + B_crit/B) and E(B) = B S(B); hours are S(B) times the seconds per step. Where one number of
+    devices holds for all batch sizes, rows for doublings between the measured batch sizes are added, with seconds
+    interpolated between measurements in log-log; nothing is extrapolated.
+
+    Args:
+        b_crit: in examples; B_simple stands in for it.
+        batch_size, step_seconds: (n,) the measured or stated time of one step at n ≥ 2 batch sizes.
+        devices: that the steps are timed on: one number, or one for each batch size.
+        run: (batch size, steps) that a run to the goal takes; from a `ParetoFit` its own. Without it steps and examples
+        are relative.
+
+    Raises:
+        ValueError: numbers that are not positive and finite, fewer than two batch sizes, one twice, or a B_crit that is
+            not a positive number.
+    """
+    critical = _estimate(b_crit)
+    if isinstance(b_crit, ParetoFit) and run is None:
+        # A point in the middle of the front, where the sweep pins it down whatever B_crit is.
+        run = (critical.value, float(b_crit.steps(critical.value)))
+    batch, seconds, count = _checked(batch_size, step_seconds, devices)
+    if run is not None and not all(math.isfinite(x) and x > 0 for x in run):
+        raise ValueError(f"run must be a positive batch size and number of steps, got {run}")
+
+    measured = np.ones(batch.size, dtype=bool)
+    if np.ndim(devices) == 0:
+        doublings = batch[0] * 2.0 ** np.arange(1, math.floor(math.log2(batch[-1] / batch[0])) + 1)
+        added = doublings[~np.isclose(doublings[:, None], batch).any(1)]
+        between = np.exp(np.interp(np.log(added), np.log(batch), np.log(seconds)))
+        order = np.argsort(np.concatenate([batch, added]))
+        batch, seconds = np.concatenate([batch, added])[order], np.concatenate([seconds, between])[order]
+        measured = np.concatenate([measured, np.zeros(added.size, dtype=bool)])[order]
+        count = np.full(batch.size, count[0])
+
+    # Each of these is monotone in B_crit, so that its range over the interval lies between the values at the two ends.
+    ends = [critical.value, critical.low, critical.high]
+    steps = np.stack([_relative_steps(b, batch, run) for b in ends])
+    per_step = np.stack([_relative_steps(b, batch, (batch[0], 1.0)) for b in ends])
+    time, cost = per_step * seconds, per_step * seconds * count
+    fastest, cheapest = time[0].argmin(), cost[0].argmin()
+    examples = steps * batch if run else np.stack([_relative_examples(b, batch) for b in ends])
+    hours = steps * seconds / 3600 if run else np.full(steps.shape, np.nan)
+    columns = [
+        steps, examples, hours, hours * count,
+        time / time[:, fastest, None], cost / cost[:, cheapest, None],
+    ]  # fmt: skip
+    rows = tuple(
+        Row(
+            *map(float, (batch[i], count[i], seconds[i])),
+            bool(measured[i]),
+            *(_range(column[:, i]) for column in columns),
+        )
+        for i in range(batch.size)
+    )
+    stops = _range(np.array([_stop(batch, t, c) for t, c in zip(time, cost, strict=True)]))
+    return Advice(critical, rows, stops, absolute=run is not None)
+
+
+def _estimate(b_crit: Estimate | ParetoFit | NoiseScale | float) -> Estimate:
+    if isinstance(b_crit, ParetoFit):
+        found = b_crit.b_crit
+    elif isinstance(b_crit, NoiseScale):
+        found = Estimate(b_crit.b_simple, max(b_crit.low, 0.0), b_crit.high)
+    elif isinstance(b_crit, Estimate):
+        found = b_crit
+    else:
+        found = Estimate(b_crit, b_crit, b_crit)
+    if not (math.isfinite(found.value) and found.value > 0 and 0 <= found.low <= found.value <= found.high):
+        raise ValueError(
+            "B_crit must be a positive number within its interval, got "
+            f"{found.value:g} [{found.low:g}, {found.high:g}]; measure longer, or at more batch sizes"
+        )
+    return found
+
+
+def _checked(
+    batch_size: Sequence[float], step_seconds: Sequence[float], devices: float | Sequence[float]
+) -> tuple[Floats, Floats, Floats]:
+    batch, seconds = np.asarray(batch_size, dtype=float), np.asarray(step_seconds, dtype=float)
+    count = (
+        np.broadcast_to(np.asarray(devices, dtype=float), batch.shape)
+        if np.ndim(devices) == 0
+        else np.asarray(devices, dtype=float)
+    )
+    for name, values in (("batch_size", batch), ("step_seconds", seconds), ("devices", count)):
+        if values.shape != batch.shape or batch.ndim != 1:
+            raise ValueError(
+                f"{name} has shape {values.shape} and batch_size {batch.shape}; one entry a batch size is needed"
+            )
+        wrong = ~(np.isfinite(values) & (values > 0))
+        if wrong.any():
+            raise ValueError(f"{name}[{wrong.argmax()}] is {values[wrong][0]:g}; positive finite numbers are needed")
+    if batch.size < 2:
+        raise ValueError(f"the time of a step is needed at two batch sizes or more, got {batch.size}")
+    order = batch.argsort()
+    batch = batch[order]
+    if (batch[1:] == batch[:-1]).any():
+        raise ValueError(f"batch size {batch[:-1][batch[1:] == batch[:-1]][0]:g} is given twice")
+    return batch, seconds[order], count[order]
+
+
+def _relative_steps(b_crit: float, batch: Floats, run: tuple[float, float] | None) -> Floats:
+    """S(B) through the run's point, or S/S_min = 1 + B_crit/B without one; B_crit may be 0 or inf."""
+    if run is None:
+        return 1 + b_crit / batch
+    at, steps = run
+    return steps * (at / batch if math.isinf(b_crit) else (1 + b_crit / batch) / (1 + b_crit / at))
+
+
+def _relative_examples(b_crit: float, batch: Floats) -> Floats:
+    """E/E_min = 1 + B/B_crit."""
+    return 1 + (batch / b_crit if b_crit > 0 else np.full(batch.shape, np.inf))
+
+
+def _range(values: Floats) -> Estimate:
+    """The first value, with the least and greatest of all."""
+    return Estimate(float(values[0]), float(values.min()), float(values.max()))
+
+
+def _stop(batch: Floats, time: Floats, cost: Floats) -> float:
+    """The smallest batch size whose double, among the batch sizes, has a greater product of time and cost; else inf."""
+    for i, j in ((i, int(np.abs(batch - 2 * b).argmin())) for i, b in enumerate(batch)):
+        if np.isclose(batch[j], 2 * batch[i]) and time[j] * cost[j] >= time[i] * cost[i]:
+            return float(batch[i])
+    return math.inf
