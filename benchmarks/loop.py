@@ -1,0 +1,69 @@
+"""Examples per second of the suite's loop with measurement over a bare hand-written loop: `python benchmarks/loop.py [task ...]`.
+
+The bare loop is what anybody writes: a batch in one piece, zero_grad, backward, step. Both train the same model from the same seed on batches
+of the same size; they take turns, and the ratio is taken turn by turn. Evaluations are left out of both: their share of a run's time is in
+its record. Run it on a quiet machine.
+"""
+
+import statistics
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from experiments.config import RunConfig, load
+from experiments.loop import Trainer
+from experiments.tasks import TASKS
+
+SIZES = (16, 64, 1024)
+ROUNDS = 11
+SECONDS = 1.0
+
+
+def ours(run: RunConfig, steps: int) -> float:
+    """Seconds for `steps` steps of the suite's loop, with probes and the row that turns squared norms into numbers."""
+    trainer = Trainer(run, TASKS[run.task.name][1](run.task, run.seed, torch.device("cpu")), torch.device("cpu"))
+    trainer.noise.row(0)
+    started = time.perf_counter()
+    while trainer.step < steps:
+        trainer.train_step()
+        trainer.noise.probe_if_due(trainer.step)
+    trainer.noise.row(steps)
+    return time.perf_counter() - started
+
+
+def bare(run: RunConfig, steps: int) -> float:
+    """Seconds for the same number of steps by hand."""
+    task = TASKS[run.task.name][1](run.task, run.seed, torch.device("cpu"))
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=run.lr)
+    generator = torch.Generator().manual_seed(run.seed)
+    started = time.perf_counter()
+    for _ in range(steps):
+        batch = task.batch(run.batch_size // task.sample_size, generator)
+        optimizer.zero_grad()
+        task.loss(batch).backward()
+        optimizer.step()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(f"{'task':<12} {'B':>5} {'bare, examples/s':>17} {'measured over bare':>19}   (median of {ROUNDS} turns, min, max)")
+    for name in sys.argv[1:] or ["digits"]:
+        for size in SIZES:
+            suite = load([f"task={name}", "preset=small"])
+            run = replace(suite.run, batch_size=size, lr=1e-3)
+            steps = max(2, int(SECONDS / (bare(run, 4) / 4)))
+            pairs = [(bare(run, steps), ours(run, steps)) for _ in range(ROUNDS)]
+            ratios = sorted(a / b for a, b in pairs)
+            speed = size * steps / statistics.median(a for a, _ in pairs)
+            middle = statistics.median(ratios)
+            print(f"{name:<12} {size:>5} {speed:>17,.0f} {middle:>19.3f}   {ratios[0]:.3f} {ratios[-1]:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
