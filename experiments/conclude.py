@@ -1,8 +1,11 @@
 """The end of a sweep: fit, draw, print the verdict and name the files."""
 
+from pathlib import Path
+
 from experiments.analyse import analyse, format_table
 from experiments.config import SuiteConfig
 from experiments.errors import UserError
+from experiments.figures.__main__ import draw
 
 
 def conclude(suite: SuiteConfig) -> None:
@@ -10,4 +13,6 @@ def conclude(suite: SuiteConfig) -> None:
     if not (suite.tables / "runs.parquet").exists():
         raise UserError(f"{suite.name}: no run has finished, so there is nothing to fit")
     print(format_table(analyse(suite.tables, suite.sweep.goals)))
-    print(f"\nwritten: {suite.tables}/{{runs,curves}}.parquet, {{fits,crossings}}.csv")
+    pictures = draw(Path(suite.results), [suite.name])
+    tables = [suite.tables / name for name in ("runs.parquet", "curves.parquet", "crossings.csv", "fits.csv")]
+    print("\nwritten:", *tables, *pictures, sep="\n  ")

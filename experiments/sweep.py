@@ -23,7 +23,6 @@ from experiments.cost import seconds_per_example
 from experiments.crossings import crossings
 from experiments.record import RunRecord
 from experiments.search import Outcome, Point, wanted
-from experiments.tables import read_tables
 from experiments.tasks import TASKS
 from experiments.tracking import mirrored
 
@@ -40,12 +39,12 @@ class Sweep:
         self.statuses: Counter[str] = Counter()
         self.failed: dict[Point, str] = {}
         self._metric = TASKS[suite.run.task.name][1].metric  # type: ignore[attr-defined]
+        self._curves: dict[str, pd.DataFrame] = {}
+        self._status: dict[str, str] = {}
         if (suite.tables / "runs.parquet").exists():
-            self._tables = read_tables(suite.tables)
-            self._curves = dict(iter(self._tables.curves.groupby("run_id")))
-            self._status = dict(zip(self._tables.runs["run_id"], self._tables.runs["status"], strict=True))
-        else:
-            self._curves, self._status = {}, {}
+            runs, curves = (pd.read_parquet(suite.tables / f"{name}.parquet") for name in ("runs", "curves"))
+            self._curves = {str(run_id): curve for run_id, curve in curves.groupby("run_id")}
+            self._status = dict(zip(runs["run_id"], runs["status"], strict=True))
 
     def record(self, point: Point) -> RunRecord:
         """Where the run of `point` is, or will be."""

@@ -49,8 +49,16 @@ def read_tables(folder: Path) -> Tables:
                 f"{paths[0]}: {column} is {' and '.join(values)}; a fit needs runs that differ in batch size, "
                 "learning rate and seed alone, so give each its own preset"
             )
-    runs = runs.sort_values(["batch_size", "lr", "seed", "run_id"]).reset_index(drop=True)
+    runs = longest(runs)
+    curves = curves[curves["run_id"].isin(runs["run_id"])]
     return Tables(folder, runs, curves.sort_values(["run_id", "step"]).reset_index(drop=True))
+
+
+def longest(runs: pd.DataFrame) -> pd.DataFrame:
+    """One run for each batch size, learning rate and seed: where a sweep was made again with another budget, the longest."""
+    point = ["batch_size", "lr", "seed"]
+    ordered = runs.sort_values([*point, "step", "run_id"])
+    return ordered.drop_duplicates(point, keep="last").reset_index(drop=True)
 
 
 def sweep_folders(results: Path) -> list[Path]:
