@@ -22,15 +22,36 @@ def norm(gradient: Tensor) -> Tensor:
 
 
 class Part(NamedTuple):
-    """One gradient of a step: squared norms of w G by column, its examples, and w where it was given."""
+    """One gradient G of a step: |w G|² by column, Var G over Σ (1/b for a mean of b examples), its examples, w."""
 
     sq_norms: Tensor
+    noise: float
     examples: float
-    weight: float | None
+    weight: float
+
+
+def weights_of(given: Sequence[float | None]) -> list[float]:
+    """The weights as given; equal and adding up to 1 where none is.
+
+    Raises:
+        ValueError: some parts have a weight and others don't.
+    """
+    weights = [weight for weight in given if weight is not None]
+    if weights and len(weights) < len(given):
+        raise ValueError(f"{len(weights)} of {len(given)} parts have a weight: give it for all of a step's or for none")
+    return weights or [1 / len(given)] * len(given)
+
+
+def merge(examples: Sequence[float], given: Sequence[float | None], sq_norms: Tensor) -> Part:
+    """Micro-batches that were only seen as their weighted sum: one part."""
+    weights = weights_of(given)
+    total = sum(weights)
+    noise = sum(w * w / b for w, b in zip(weights, examples, strict=True)) / total**2
+    return Part(sq_norms, noise, sum(examples), total)
 
 
 class StepSums(NamedTuple):
-    r"""Σ |w G|²/w and |Σ w G|² by column; Σ w/b, Σ w²/b, Σ w and Σ b over the parts. Numbers, or 0-dim tensors."""
+    r"""Σ |w G|²/w and |Σ w G|² by column; Σ w n, Σ w² n (n = 1/b), Σ w, Σ b over the parts, as numbers or tensors."""
 
     squares: Tensor
     mean_sq_norm: Tensor
@@ -52,28 +73,19 @@ class StepSums(NamedTuple):
 
 
 def sum_parts(parts: Sequence[Part], mean_sq_norm: Tensor) -> StepSums:
-    """One rank's sums. Parts without a weight count the same, and their weights sum to 1.
-
-    Raises:
-        ValueError: some parts have a weight and others don't.
-    """
-    given = [part.weight for part in parts if part.weight is not None]
-    if given and len(given) < len(parts):
-        raise ValueError(f"{len(given)} of {len(parts)} parts have a weight: give it for all of a step's or for none")
-    weights = given or [1 / len(parts)] * len(parts)
+    """One rank's sums."""
     stacked = torch.stack([part.sq_norms for part in parts])
-    if len(set(weights)) == 1:
-        squares = stacked.sum(0) / weights[0]
+    if len({part.weight for part in parts}) == 1:
+        squares = stacked.sum(0) / parts[0].weight
     else:
-        squares = sum((row / w for row, w in zip(stacked, weights, strict=True)), torch.zeros_like(mean_sq_norm))
-    examples = [part.examples for part in parts]
+        squares = torch.stack([row / part.weight for row, part in zip(stacked, parts, strict=True)]).sum(0)
     return StepSums(
         squares,
         mean_sq_norm,
-        noise_of_parts=sum(w / b for w, b in zip(weights, examples, strict=True)),
-        noise_of_mean=sum(w * w / b for w, b in zip(weights, examples, strict=True)),
-        weight=sum(weights),
-        examples=sum(examples),
+        noise_of_parts=sum(part.weight * part.noise for part in parts),
+        noise_of_mean=sum(part.weight**2 * part.noise for part in parts),
+        weight=sum(part.weight for part in parts),
+        examples=sum(part.examples for part in parts),
     )
 
 

@@ -33,6 +33,7 @@ def inverse_roots(optimizer: torch.optim.Optimizer) -> dict[int, Tensor]:
                 found[id(p)] = torch.full((), math.nan, device=p.device)
                 continue
             if "square_avg" not in state:
-                v = v / (1 - group["betas"][1] ** state["step"].to(v.device, non_blocking=True))
+                step = state["step"].double()
+                v = v / (1 - group["betas"][1] ** (step if step.device == v.device else float(step)))
             found[id(p)] = 1 / (v.sqrt() + group["eps"])
     return found

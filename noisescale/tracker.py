@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from noisescale import sharded
 from noisescale.average import MomentAverage, NoiseScale
 from noisescale.columns import TOTAL, Columns, Groups
-from noisescale.parts import Part, Reduction, StepSums, norm, sum_parts
+from noisescale.ddp import CommHook, mean_over_ranks, measured
+from noisescale.parts import Part, Reduction, StepSums, merge, norm, sum_parts, weights_of
 from noisescale.precondition import PRECONDITIONED, inverse_roots
 
 ONE_PART = "only one part: no two gradients to compare"
@@ -81,6 +82,7 @@ class NoiseTracker:
         if self._group is not None or self._sharded:
             self._ranks = dist.get_world_size(self._group)
         self._zero = torch.zeros((), device=next(iter(self.columns.parameters.values())).device)
+        self._from_buckets = False
         self._hooked: set[str] = set()
         self._handles: list[Any] = []
         self._in_flight: deque[Reduction] = deque()
@@ -106,8 +108,35 @@ class NoiseTracker:
         if weight is not None and weight <= 0:
             raise ValueError(f"weight must be positive, got {weight}")
         if self._on:
-            self._parts.append(Part(self._columns_of(self._norms), examples, weight))
-            self._start_part()
+            self._examples.append(examples)
+            self._weights.append(weight)
+            if not self._from_buckets:
+                self._seen.append(self._columns_of(self._norms))
+                self._norms = {}
+
+    def use_ddp_hook(self, hook: CommHook | None = None, state: Any = None) -> None:
+        """Measure in DDP's communication hook, once a step and rank, instead of at every micro-batch.
+
+        Cheaper and coarser: R ranks are R gradients, however many micro-batches each accumulates under `no_sync`.
+        `micro_batch` and `step` are called as before. The hook reduces as DDP does without one, to the bit, or with
+        `hook` and its `state`, such as `bf16_compress_hook`. A hook that doesn't return the mean biases |G|².
+
+        Raises:
+            ValueError: the model isn't wrapped in DDP, or has one rank only.
+        """
+        model = self.model
+        if not isinstance(model, DistributedDataParallel) or self._ranks == 1:
+            found = f"{type(model).__name__} on {self._ranks}"
+            raise ValueError(f"the hook compares ranks: it needs DDP on 2 or more, got {found}")
+        self.close()
+        self._hooked = set(self.columns.parameters)
+        self._from_buckets = True
+        names = {id(p): name for name, p in self.columns.parameters.items()}
+
+        def see(parameter: Tensor, gradient: Tensor) -> None:
+            self._see(names[id(parameter)], gradient, REDUCED_TWICE)
+
+        model.register_comm_hook(self._group if hook is None else state, measured(see, hook or mean_over_ranks))
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
         """Close the step: call it after the last backward pass, before unscaling, clipping and `optimizer.step()`.
@@ -134,7 +163,7 @@ class NoiseTracker:
     def estimates(self, confidence: float = 0.95) -> dict[str, NoiseScale]:
         """The total, each group, and "preconditioned" where that was asked for."""
         self._collect()
-        skipped = self.skipped.total()
+        skipped = self.skipped.total() if self._ranks == 1 else 0  # on several, such a step went round as NaN
         found = {
             name: self._averages[""].estimate(confidence, column, skipped)
             for column, name in enumerate(self.columns.names)
@@ -184,29 +213,28 @@ class NoiseTracker:
 
     def _start_step(self) -> None:
         self._on = self._steps % self.every == 0
-        self._parts: list[Part] = []
+        self._seen: list[Tensor] = []
+        self._examples: list[float] = []
+        self._weights: list[float | None] = []
         self._problem = ""
         self._inverse: dict[int, Tensor] = {}
-        self._start_part()
+        self._norms: dict[str, tuple[Tensor, ...]] = {}
         if not self._sharded:
             for name, p in self.columns.parameters.items():
                 if p.requires_grad and name not in self._hooked:
                     self._handles.append(self._hook(name, p))
                     self._hooked.add(name)
 
-    def _start_part(self) -> None:
-        self._norms: dict[str, tuple[Tensor, ...]] = {}
-
     def _hook(self, name: str, parameter: Tensor) -> Any:
         """A tensor hook on a leaf sees what one backward pass adds to `.grad`, before it is added."""
 
-        def see(gradient: Tensor) -> None:
-            if self._on:
-                if name in self._norms:
-                    self._problem = TWO_BACKWARDS
-                self._norms[name] = self._norms_of(name, gradient.detach())
+        return parameter.register_hook(lambda gradient: self._see(name, gradient.detach(), TWO_BACKWARDS))
 
-        return parameter.register_hook(see)
+    def _see(self, name: str, gradient: Tensor, twice: str) -> None:
+        if self._on:
+            if name in self._norms:
+                self._problem = twice
+            self._norms[name] = self._norms_of(name, gradient)
 
     def _norms_of(self, name: str, gradient: Tensor) -> tuple[Tensor, ...]:
         if self._optimizer is None:
@@ -227,7 +255,7 @@ class NoiseTracker:
 
     def _sums(self, scaler: torch.amp.GradScaler | None) -> StepSums | None:
         """This rank's sums; where they can't be had, None, or NaN if other ranks wait for them."""
-        if self._norms:
+        if self._norms and not (self._from_buckets and self._examples):
             raise ValueError("a backward pass after the last micro_batch(): call micro_batch() after each one")
         gradients = {n: p.grad for n, p in self.columns.parameters.items() if p.grad is not None}
         problem = self._problem
@@ -235,7 +263,7 @@ class NoiseTracker:
             problem = NO_GRADIENT
         elif not self._hooked.issuperset(gradients):
             problem = UNHOOKED
-        elif len(self._parts) < (2 if self._ranks == 1 else 1):
+        elif len(self._examples) < (2 if self._ranks == 1 else 1):
             problem = ONE_PART
         if problem:
             self.skipped[problem] += 1
@@ -247,7 +275,12 @@ class NoiseTracker:
             mean = self._columns_of({n: (sharded.norm_of_shard(g),) for n, g in gradients.items()})
         else:
             mean = self._columns_of({n: self._norms_of(n, g) for n, g in gradients.items()})
-        sums = sum_parts(self._parts, mean)
+        if self._from_buckets:
+            parts = [merge(self._examples, self._weights, self._columns_of(self._norms))]
+        else:
+            weights = weights_of(self._weights)
+            parts = [Part(s, 1 / b, b, w) for s, b, w in zip(self._seen, self._examples, weights, strict=True)]
+        sums = sum_parts(parts, mean)
         if scaler is None:
             return sums
         unscale = scaler.scale(torch.ones_like(self._zero)).double() ** -2

@@ -1,0 +1,202 @@
+"""DDP on gloo ranks: equal to one process, invisible to the reduced gradients, by leaf hooks and by the bucket hook."""
+
+import contextlib
+
+import pytest
+import torch
+from ranks import on_ranks
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel as DDP
+from zoo import build, data, exact_gradients, flat, loss, sq_norms
+
+from noisescale import NoiseTracker, gradient_moments
+
+SIZES = {2: [[3, 3], [4, 2]], 4: [[1, 2], [2, 1], [1, 1], [3, 1]]}  # micro-batches by rank
+
+
+def pieces(name, world, rank):
+    parts = [size for sizes in SIZES[world] for size in sizes]
+    cut = list(zip(*(t.split(parts) for t in data(name)), strict=True))
+    return cut[2 * rank : 2 * rank + 2]
+
+
+def steps(model, tracker, world, rank, name, optimizer=None, count=1):
+    """`count` steps of two micro-batches, the first under no_sync."""
+    reduced = []
+    for _ in range(count):
+        for i, piece in enumerate(pieces(name, world, rank)):
+            with model.no_sync() if i == 0 else contextlib.nullcontext():
+                (loss(model, piece) / 2).backward()
+            if tracker is not None:
+                tracker.micro_batch(len(piece[0]))
+        if tracker is not None:
+            tracker.step()
+        reduced.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+    return reduced
+
+
+def measure(rank, world, name, bucket_hook, views):
+    model = DDP(build(name), gradient_as_bucket_view=views, bucket_cap_mb=0.0005)
+    tracker = NoiseTracker(model, groups="layer")
+    if bucket_hook:
+        tracker.use_ddp_hook()
+    steps(model, tracker, world, rank, name)
+    scale = tracker.estimate()
+    return scale.grad_sq_norm, scale.trace_cov, scale.examples, sorted(tracker.estimates())
+
+
+def truth(name, world, by_rank):
+    sizes = [size for of_rank in SIZES[world] for size in of_rank]
+    rows = flat(exact_gradients(build(name), data(name)))
+    parts = torch.stack([part.mean(0) for part in rows.split(sizes)])
+    mean = sq_norms(parts.mean(0))
+    if by_rank:  # each rank's gradient is the mean of its two micro-batches', of unequal size
+        parts = parts.unflatten(0, (world, 2)).mean(1)
+        sizes = [4 / (1 / a + 1 / b) for a, b in SIZES[world]]
+    return gradient_moments(sq_norms(parts), sizes, mean, weights=[1.0] * len(sizes))
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_agree_with_one_process(world):
+    for (name, bucket_hook), result in on_ranks(world, measure_all)[0].items():
+        moments = truth(name, world, by_rank=bucket_hook)
+        assert result[:3] == pytest.approx((float(moments.grad_sq_norm), float(moments.trace_cov), 12), rel=1e-9), name
+        assert "total" in result[3] and len(result[3]) > 2
+
+
+def measure_all(rank, world):
+    cases = [("transformer", False), ("tied", True), ("resnet", True)]
+    found = {(name, hook): measure(rank, world, name, hook, views) for name, views in cases for hook in (False, True)}
+    for name, result in found.items():
+        everywhere = [None] * world
+        torch.distributed.all_gather_object(everywhere, result)
+        assert everywhere == [result] * world, name
+    return found
+
+
+def train(rank, world, mode):
+    torch.manual_seed(0)
+    model = DDP(build("cnn", torch.float32), bucket_cap_mb=0.0005)
+    hook, state = (bf16_compress_hook, None) if mode.startswith("bf16") else (None, None)
+    tracker = None
+    if mode in ("leaf", "bucket", "bf16 bucket"):
+        tracker = NoiseTracker(model)
+        if mode != "leaf":
+            tracker.use_ddp_hook(hook, state)
+    elif hook is not None:
+        torch.distributed._register_comm_hook(model.reducer, state, hook)  # DDP's own check asks for CUDA
+    images, labels = data("cnn", dtype=torch.float32)
+    reduced = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        for part in range(2):
+            mine = slice(4 * rank + 2 * part, 4 * rank + 2 * part + 2)
+            with model.no_sync() if part == 0 else contextlib.nullcontext():
+                (loss(model, (images[mine], labels[mine])) / 2).backward()
+            if tracker is not None:
+                tracker.micro_batch(2)
+        if tracker is not None:
+            tracker.step()
+        reduced += [p.grad.clone() for p in model.parameters()]
+        optimizer.step()
+        optimizer.zero_grad()
+    return reduced
+
+
+def train_all(rank, world):
+    return {mode: train(rank, world, mode) for mode in ("plain", "leaf", "bucket", "bf16", "bf16 bucket")}
+
+
+def test_reduced_gradients_are_the_same_bit_for_bit():
+    """On three ranks, where dividing and multiplying by the inverse round differently."""
+    runs = on_ranks(3, train_all)[0]
+    for plain, measured in (("plain", "leaf"), ("plain", "bucket"), ("bf16", "bf16 bucket")):
+        assert all(torch.equal(a, b) for a, b in zip(runs[plain], runs[measured], strict=True)), measured
+    assert not all(torch.equal(a, b) for a, b in zip(runs["plain"], runs["bf16"], strict=True))
+
+
+class OneOfTwo(nn.Module):
+    """Rank r uses its own layer and a common one: ranks disagree on which parameters have gradients."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.common, self.own = nn.Linear(3, 3).double(), nn.ModuleList([nn.Linear(3, 1).double() for _ in range(2)])
+
+    def forward(self, x, rank):
+        return self.own[rank](torch.tanh(self.common(x)))
+
+
+def disagree(rank, world):
+    return [disagreement(rank, bucket_hook) for bucket_hook in (False, True)]
+
+
+def disagreement(rank, bucket_hook):
+    model = DDP(OneOfTwo(), find_unused_parameters=True)
+    tracker = NoiseTracker(model)
+    if bucket_hook:
+        tracker.use_ddp_hook()
+    x = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    model(x[4 * rank : 4 * rank + 4], rank).square().mean().backward()
+    tracker.micro_batch(4)
+    tracker.step()
+    return tracker.estimate()
+
+
+def test_ranks_that_disagree_on_which_parameters_have_gradients():
+    model = OneOfTwo()
+    x = torch.randn(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    parts = []
+    for rank in range(2):
+        value = model(x[4 * rank : 4 * rank + 4], rank).square().mean()
+        grads = torch.autograd.grad(value, list(model.parameters()), materialize_grads=True)
+        parts.append(torch.cat([g.flatten() for g in grads]))
+    moments = gradient_moments(sq_norms(torch.stack(parts)), [4, 4], sq_norms(torch.stack(parts).mean(0)))
+    first, second = on_ranks(2, disagree)
+    assert first == second
+    for found in first:
+        assert found.grad_sq_norm == pytest.approx(float(moments.grad_sq_norm))
+        assert found.trace_cov == pytest.approx(float(moments.trace_cov))
+
+
+def trouble(rank, world):
+    skipped = {}
+    model = DDP(build("mlp"))
+    tracker = NoiseTracker(model)
+    tracker.use_ddp_hook()
+    for _ in range(2):  # reduced at every micro-batch
+        loss(model, data("mlp")).backward()
+        tracker.micro_batch(12)
+    tracker.step()
+    skipped["twice"] = (tracker.estimate().dropped, dict(tracker.skipped))
+    model = DDP(build("mlp"))
+    tracker = NoiseTracker(model)
+    images, labels = data("mlp")
+    loss(model, (images * (torch.nan if rank == 1 else 1), labels)).backward()  # one rank's gradient isn't finite
+    tracker.micro_batch(12)
+    tracker.step()
+    skipped["nan"] = tracker.estimate().dropped
+    model.zero_grad()
+    loss(model, (images, labels)).backward()
+    if rank == 0:  # a rank that forgot its micro_batch takes part all the same, and the step is dropped everywhere
+        tracker.micro_batch(12)
+    else:
+        tracker._norms.clear()
+    tracker.step()
+    skipped["missing"] = tracker.estimate().dropped
+    return skipped
+
+
+def test_a_step_that_one_rank_cannot_use_is_dropped_on_all():
+    for found in on_ranks(2, trouble):
+        assert found["twice"][0] >= 1 and "more than once" in str(found["twice"][1])
+        assert (found["nan"], found["missing"]) == (1, 2)
+
+
+def test_the_bucket_hook_needs_ddp():
+    with pytest.raises(ValueError, match="needs DDP on 2 or more, got Sequential on 1"):
+        NoiseTracker(build("mlp")).use_ddp_hook()
