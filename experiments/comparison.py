@@ -63,8 +63,8 @@ def _sentence(pairs: list[Beside], name: str) -> str:
     goals = "goal" if len(pairs) == 1 else "goals"
     verb = "agree" if len(agreeing) == len(pairs) else "disagree" if not agreeing else "agree in part"
     return (
-        f"**{LABELS[name]}: they {verb}.** Ours is {span} times the paper's over {len(pairs)} common {goals}; the 95% intervals "
-        f"overlap at {len(agreeing)}, and {near} lie within a factor of {FACTOR:g}."
+        f"**{LABELS[name]}: they {verb}.** Ours is {span} times the paper's over {len(pairs)} common {goals}; the "
+        f"95% intervals overlap at {len(agreeing)}, and {near} lie within a factor of {FACTOR:g}."
     )
 
 
@@ -76,6 +76,6 @@ def _trend(pairs: list[Beside]) -> list[str]:
     theirs = last.theirs.b_crit.value / first.theirs.b_crit.value
     same = (ours > 1) == (theirs > 1)
     return [
-        f"**The trend {'agrees' if same else 'disagrees'}.** From goal {first.goal:g} to {last.goal:g} our B_crit changes by a factor of "
-        f"{rounded(ours, 2)}, the paper's by {rounded(theirs, 2)}."
+        f"**The trend {'agrees' if same else 'disagrees'}.** From goal {first.goal:g} to {last.goal:g} our B_crit "
+        f"changes by a factor of {rounded(ours, 2)}, the paper's by {rounded(theirs, 2)}."
     ]

@@ -41,20 +41,21 @@ def simple_curve(rows: pd.DataFrame, batch_size: int) -> Curve:
 
     A row holds means since the row before. Steps between rows without a measurement are shared by the two next to them.
     """
-    begins = rows["step"].shift(fill_value=0)
-    seen = np.isfinite(rows[["trace_cov", "grad_sq_norm"]]).all(axis=1) & (rows["noise_examples"] > 0)
-    step, trace, square, examples = (
-        rows.loc[seen, ["step", "trace_cov", "grad_sq_norm", "noise_examples"]].to_numpy(float).T
-    )
-    edges = (step[:-1] + begins[seen].to_numpy(float)[1:]) / 2
+    columns = ("step", "trace_cov", "grad_sq_norm", "noise_examples")
+    table = np.array([rows[column].to_numpy(float) for column in columns])
+    begins = np.concatenate([[0.0], table[0, :-1]])[: table.shape[1]]
+    seen = np.isfinite(table).all(axis=0) & (table[3] > 0)
+    step, trace, square, examples = table[:, seen]
+    edges = (step[:-1] + begins[seen][1:]) / 2
     since, until = np.concatenate([step[:1] * 0, edges]), np.concatenate([edges, step[-1:]])
     return Curve(batch_size, step, since, until, trace, square, examples)
 
 
 def hessian_curve(rows: pd.DataFrame, batch_size: int, examples: int) -> Curve:
     """(tr HΣ, GᵀHG), which are measured at the rows' own steps, from `examples` examples each."""
-    seen = rows[np.isfinite(rows[["trace_hess_cov", "grad_hess_grad"]]).all(axis=1)]
-    step, trace, square = seen[["step", "trace_hess_cov", "grad_hess_grad"]].to_numpy(float).T
+    columns = ("step", "trace_hess_cov", "grad_hess_grad")
+    table = np.array([rows[column].to_numpy(float) for column in columns])
+    step, trace, square = table[:, np.isfinite(table).all(axis=0)]
     middles = (step[1:] + step[:-1]) / 2
     since, until = np.concatenate([step[:1] * 0, middles]), np.concatenate([middles, step[-1:]])
     return Curve(batch_size, step, since, until, trace, square, np.full(len(step), float(examples)))

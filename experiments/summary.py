@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -80,7 +81,15 @@ def read_sweep(folder: Path) -> Sweep:
     path = folder / "fits.csv"
     if not path.exists():
         raise UserError(f"no {path}; run `python -m experiments.analyse {folder}`")
-    return Sweep(read_tables(folder), read_fits(path))
+    stamps = tuple((folder / name).stat().st_mtime_ns for name in ("runs.parquet", "curves.parquet", "fits.csv"))
+    return _read_once(folder, stamps)
+
+
+@cache
+def _read_once(folder: Path, stamps: tuple[int, ...]) -> Sweep:
+    """Every figure asks for the sweeps; `stamps` are the files' times, so that changed files are read again."""
+    del stamps
+    return Sweep(read_tables(folder), read_fits(folder / "fits.csv"))
 
 
 def summarise(results: Path) -> list[Sweep]:

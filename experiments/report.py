@@ -1,0 +1,68 @@
+"""Committed tables and figures → results/report.md and results/report.html: `python -m experiments.report`."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.errors import UserError
+from experiments.page import to_html
+from experiments.sections import claim, evidence, state
+from experiments.summary import Sweep, summarise
+from experiments.tables import RESULTS
+
+TITLE = "Does the gradient noise scale predict the critical batch size?"
+
+
+def report(results: Path) -> list[Path]:
+    """Write the report of all analysed sweeps below `results`; both files come out the same for the same tables.
+
+    Raises:
+        UserError: no analysed sweep, or a figure that is not drawn yet.
+    """
+    sweeps = [sweep for sweep in summarise(results) if sweep.preset != "smoke"]
+    if not sweeps:
+        raise UserError(f"no analysed sweep in {results} (smoke sweeps don't count); run `make sweep TASK=digits`")
+    undrawn = [path for path in evidence.pictures(sweeps) if not (results / path).exists()]
+    if undrawn:
+        raise UserError(f"no {results / undrawn[0]}; run `make figures`")
+    markdown = "\n\n".join(_parts(sweeps, results)) + "\n"
+    paths = [results / "report.md", results / "report.html"]
+    paths[0].write_text(markdown, encoding="utf-8")
+    paths[1].write_text(to_html(markdown, TITLE, results), encoding="utf-8")
+    return paths
+
+
+def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
+    return [
+        f"# {TITLE}",
+        *claim.verdict(sweeps),
+        "## Table 1, ours beside the paper's",
+        *claim.table1(sweeps, results),
+        "## Questions and answers",
+        *claim.questions(sweeps),
+        *evidence.beside_the_paper(sweeps, results),
+        *evidence.against_exact_answers(sweeps),
+        "## Task by task",
+        *(part for sweep in sweeps for part in evidence.one_sweep(sweep)),
+        "## The paper's figures",
+        *evidence.paper_figures(),
+        "## What is missing",
+        *state.missing(sweeps),
+        "## Where and when",
+        *state.environment(sweeps),
+    ]
+
+
+def main() -> int:
+    """`python -m experiments.report`."""
+    try:
+        paths = report(RESULTS)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n".join(str(path) for path in paths))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

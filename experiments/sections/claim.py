@@ -1,0 +1,135 @@
+"""The report's first page: the verdict, Table 1, questions and answers."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from experiments import paper
+from experiments.layout import with_interval
+from experiments.sections.markdown import b_crit, figure, given, metric, table
+from experiments.summary import Sweep
+from experiments.verdict import FACTOR, ratio
+from noisescale.pareto import Estimate
+
+LADDER = ("mnist", "svhn", "cifar10", "imagenet")
+GENERATIVE = ("svhn_autoencoder", "svhn_vae")
+
+
+def verdict(sweeps: Sequence[Sweep]) -> list[str]:
+    by_verdict = {v: [s for s in sweeps if s.verdict == v] for v in dict.fromkeys(s.verdict for s in sweeps)}
+    said = "; ".join(f"**{v}** on {_names(group)}" for v, group in by_verdict.items())
+    rows = []
+    for sweep in sweeps:
+        fit = sweep.end or sweep.fits[-1]
+        rows.append(
+            [
+                sweep.name,
+                f"**{sweep.verdict}** ({_counts(sweep)})",
+                with_interval(fit.ratio),
+                b_crit(fit),
+                with_interval(fit.b_simple_avg),
+                f"{metric(sweep)} {fit.goal:g}",
+                f"{sweep.tables.describe('data')}; {int(sweep.tables.describe('parameters')):,} parameters",
+            ]
+        )
+    return [
+        "The claim: B_simple = tr Σ/|G|², measured in one run, predicts B_crit, the batch size beyond which larger "
+        f"batches stop paying. Measured here on {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}, within a factor "
+        f"of {FACTOR:g}: {said}.",
+        table(
+            ["sweep", "B_simple predicts B_crit?", "ratio", "B_crit", "B_simple, averaged", "to", "measured on"], rows
+        ),
+        "Brackets are 95% intervals; batch sizes are in the unit of each sweep. B_crit comes from tuned runs at "
+        "many batch sizes, B_simple from the same runs' gradients, averaged up to the goal by full-batch steps, "
+        "which is the average that theory says equals B_crit. A goal *agrees* if the interval of their ratio lies "
+        f"within a factor of {FACTOR:g} of 1, *differs* if it lies outside, *can't tell* if it straddles a limit. A "
+        "sweep agrees if some goal agrees and none differs, differs if some goal differs and none agrees, and is "
+        "mixed if both happen.",
+        figure("fig04", "B_simple against B_crit, all tasks: ours in colour, the paper's Table 1 in grey"),
+    ]
+
+
+def _counts(sweep: Sweep) -> str:
+    """How many goals say the same as the sweep, or for a mixed one how many say what."""
+    counts = Counter(fit.verdict for fit in sweep.fits)
+    if sweep.verdict in counts:
+        return f"{counts[sweep.verdict]} of {len(sweep.fits)} goals"
+    return ", ".join(f"{n} {v}" for v, n in counts.items())
+
+
+def _names(sweeps: Sequence[Sweep]) -> str:
+    return ", ".join(sweep.name for sweep in sweeps)
+
+
+def table1(sweeps: Sequence[Sweep], results: Path) -> list[str]:
+    """Each task of the paper with our sweeps of it, then ours that it doesn't have."""
+    theirs = paper.table1(results)
+    left = list(sweeps)
+    rows = []
+    for task in paper.PAPER_TASKS:
+        row = theirs[task.name]
+        cells = [given(row[name]) for name in ("b_crit_start", "b_crit", "b_simple_start", "b_simple_avg")]
+        rows.append([f"**{task.name}**", f"paper, {paper.unit(results, task.name)}s", *cells])
+        ours = [sweep for sweep in left if sweep.task in task.ours]
+        rows += [_table1_row(sweep) for sweep in ours] or [["", "ours: not measured yet", "", "", "", ""]]
+        left = [sweep for sweep in left if sweep not in ours]
+    rows += [[f"**{sweep.task}**", *_table1_row(sweep)[1:]] for sweep in left]
+    header = ["task", "", "B_crit, start", "B_crit, end", "B_simple, start", "B_simple, averaged"]
+    return [
+        table(header, rows),
+        "Start and end of B_crit are the easiest and the hardest goal at which it is determined (the paper's header "
+        "calls the second an average, its caption the end of the run). The paper gives no errors; its Atari row is "
+        "a range over seven games.",
+    ]
+
+
+def _table1_row(sweep: Sweep) -> list[str]:
+    values = (sweep.b_crit_start, sweep.b_crit, sweep.b_simple_start, sweep.b_simple_avg)
+    return ["", f"ours: {sweep.name}, {sweep.unit}s", *map(with_interval, values)]
+
+
+def questions(sweeps: Sequence[Sweep]) -> list[str]:
+    said = [_growth(sweeps, "B_simple", "b_simple"), _growth(sweeps, "B_crit", "b_crit")]
+    by_task = {sweep.task: sweep for sweep in sweeps if sweep.end is not None}
+    ladder = [by_task[task] for task in LADDER if task in by_task]
+    if len(ladder) > 1:
+        steps = list(pairwise(ladder))
+        holds = [_above(high.b_crit, low.b_crit) for low, high in steps]
+        shown = " < ".join(f"{sweep.name} {with_interval(sweep.b_crit)}" for sweep in ladder)
+        said.append(
+            f"**Does B_crit rise along the ladder of image tasks?** {shown} at the hardest goals: {_all(holds)}."
+        )
+    below = [by_task[task] for task in GENERATIVE if task in by_task]
+    if below and "svhn" in by_task:
+        classifier = by_task["svhn"]
+        holds = [_above(classifier.b_crit, sweep.b_crit) for sweep in below]
+        shown = ", ".join(f"{sweep.name} {with_interval(sweep.b_crit)}" for sweep in below)
+        said.append(
+            f"**Do generative models sit below the classifier of the same images?** {shown}, against {classifier.name} "
+            f"{with_interval(classifier.b_crit)}: {_all(holds)}."
+        )
+    return [f"- {line}" for line in said]
+
+
+def _growth(sweeps: Sequence[Sweep], label: str, name: str) -> str:
+    parts = []
+    for sweep in sweeps:
+        known = [(fit.goal, getattr(fit, name)) for fit in sweep.determined]
+        known = [(goal, e) for goal, e in known if e.value > 0 and e.low > 0 and math.isfinite(e.high)]
+        if len(known) > 1:
+            (first, start), (last, end) = known[0], known[-1]
+            growth = ratio(end, start)
+            clear = "grows" if growth.low > 1 else "falls" if growth.high < 1 else "no clear change"
+            parts.append(f"{sweep.name} {with_interval(growth)} times from {first:g} to {last:g} ({clear})")
+    return f"**Does {label} grow along a run?** {'; '.join(parts) or 'Not determined at two goals of any sweep'}."
+
+
+def _above(high: Estimate, low: Estimate) -> str:
+    found = ratio(high, low)
+    return "yes" if found.low > 1 else "no" if found.high < 1 else "unclear"
+
+
+def _all(holds: Sequence[str]) -> str:
+    return holds[0] if len(set(holds)) == 1 else ", then ".join(holds)

@@ -1,0 +1,193 @@
+"""The report's evidence: the paper's points beside ours, the quadratic against exact answers, sweep by sweep."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments import paper
+from experiments.comparison import beside_paper, words
+from experiments.ground_truth import off, truths, within
+from experiments.layout import rounded, with_interval
+from experiments.sections.markdown import b_crit, duration, figure, table
+from experiments.summary import Sweep
+from noisescale.pareto import Estimate
+
+KINDS = ("pareto", "noise", "curves", "lr")
+PAPER_FIGURES = {
+    1: "The trade-off of steps against examples",
+    2: "Momentum on a noisy quadratic, above and below the noise scale",
+    3: "One step: how large, and how much it gains, against B/𝓑",
+    5: "SVHN: best learning rate against batch size",
+    6: "SVHN: curves against steps and against examples",
+    7: "SVHN: fronts and noise scales",
+    8: "Language models of several sizes: B_simple",
+    9: "Autoencoder, VAE, language model: fronts and noise scales",
+    10: "ImageNet",
+    11: "Atari: fronts",
+    12: "Atari: B_crit against the score",
+    13: "Dota 1v1",
+    14: "CIFAR10, SVHN with Adam and SGD, MNIST: fronts and noise scales",
+    15: "Temperature",
+    16: "Adaptive batch size",
+    17: "Line search over actual step",
+    18: "Gradient autocorrelation under Adam",
+    19: "Fig. 14 with test goals",
+}
+
+
+def pictures(sweeps: Sequence[Sweep]) -> list[str]:
+    """Files that the report shows, relative to the results folder."""
+    names = [f"{sweep.name}-{kind}" for sweep in sweeps for kind in KINDS] + ["fig04"]
+    return [f"figures/{name}.png" for name in [*names, *(f"fig{number:02d}" for number in PAPER_FIGURES)]]
+
+
+def beside_the_paper(sweeps: Sequence[Sweep], results: Path) -> list[str]:
+    """For every sweep that shares a task with the digitised points."""
+    blocks: list[str] = []
+    for sweep in sweeps:
+        if sweep.task not in paper.POINTS_OF:
+            continue
+        pairs = beside_paper(sweep, results)
+        name = paper.POINTS_OF[sweep.task].replace("_", ", ")
+        blocks += [
+            f"## {sweep.name} beside the paper's {name}",
+            f"Ours: {_setup(sweep)}. The paper's points were read off its figures, good to a few per cent, and "
+            "fitted in the same way.",
+        ]
+        if pairs:
+            rows = [
+                [
+                    f"{pair.goal:g}",
+                    *(with_interval(e) for n in ("b_crit", "s_min") for e in (pair.ours[n], getattr(pair.theirs, n))),
+                    rounded(pair.ratio("b_crit"), 2),
+                    "yes" if pair.overlap("b_crit") else "no",
+                ]
+                for pair in pairs
+            ]
+            header = [
+                "goal",
+                "B_crit, ours",
+                "B_crit, paper",
+                "S_min, ours",
+                "S_min, paper",
+                "ratio of B_crit",
+                "intervals overlap",
+            ]
+            blocks.append(table(header, rows))
+        blocks += [f"- {line}" for line in words(pairs)]
+    return blocks
+
+
+def against_exact_answers(sweeps: Sequence[Sweep]) -> list[str]:
+    """The quadratic, where every number is known."""
+    blocks: list[str] = []
+    for sweep in sweeps:
+        found = truths(sweep) if sweep.task == "quadratic" else []
+        if not found:
+            continue
+        rows = [
+            [
+                f"{t.fit.goal:g}",
+                f"{with_interval(t.fit.b_crit)} / {rounded(t.exact_b_crit)} "
+                f"({off(t.fit.b_crit.value, t.exact_b_crit):+.0%})",
+                _beside(t.fit.b_simple, t.exact_b_simple),
+                _beside(t.fit.b_noise, t.exact_b_noise),
+                _beside(t.fit.b_noise_avg, t.exact_b_noise_avg),
+                f"{off(t.fit.b_noise_avg.value, t.fit.b_crit.value):+.0%} / "
+                f"{off(t.exact_b_noise_avg, t.exact_b_crit):+.0%}",
+            ]
+            for t in found
+        ]
+        worst = {
+            "B_crit": max(abs(off(t.fit.b_crit.value, t.exact_b_crit)) for t in found),
+            "B_simple": max(abs(off(t.fit.b_simple.value, t.exact_b_simple)) for t in found),
+            "B_noise": max(abs(off(t.fit.b_noise.value, t.exact_b_noise)) for t in found),
+        }
+        held = sum(within(t.fit.b_crit, t.exact_b_crit) for t in found)
+        header = [
+            "goal",
+            "B_crit",
+            "B_simple at the goal",
+            "B_noise at the goal",
+            "B_noise averaged",
+            "averaged B_noise against B_crit",
+        ]
+        blocks += [
+            f"## {sweep.name} against exact answers",
+            "On the noisy quadratic the expected loss under any learning rate is known, and so S(B), B_crit, "
+            "B_simple and B_noise. Measured / exact, and the difference; the last column is how far the averaged "
+            "B_noise of the local theory is from the swept B_crit / from the exact one.",
+            table(header, rows),
+            "Largest differences: "
+            + ", ".join(f"{name} {value:.0%}" for name, value in worst.items())
+            + f". The interval of B_crit holds the exact value at {held} of {len(found)} goals.",
+        ]
+    return blocks
+
+
+def _beside(measured: Estimate, exact: float) -> str:
+    if math.isnan(measured.value):
+        return f"– / {rounded(exact)}"
+    return f"{with_interval(measured)} / {rounded(exact)} ({off(measured.value, exact):+.0%})"
+
+
+def one_sweep(sweep: Sweep) -> list[str]:
+    rows = [
+        [
+            f"{fit.goal:g}",
+            *(with_interval(e) for e in (fit.s_min, fit.e_min)),
+            b_crit(fit),
+            *(with_interval(e) for e in (fit.b_simple, fit.b_simple_avg, fit.b_noise_avg, fit.ratio)),
+            fit.verdict,
+            fit.remark,
+        ]
+        for fit in sweep.fits
+    ]
+    header = [
+        "goal",
+        "S_min",
+        "E_min",
+        "B_crit",
+        "B_simple at goal",
+        "averaged",
+        "B_noise averaged",
+        "ratio",
+        "verdict",
+        "remark",
+    ]
+    captions = {
+        "pareto": f"{sweep.name}: steps against examples to each goal, with fits; dotted where B_crit is not "
+        "determined",
+        "noise": f"{sweep.name}: B_crit and the noise scales against the metric, 95% intervals",
+        "curves": f"{sweep.name}: tuned runs",
+        "lr": f"{sweep.name}: best learning rates",
+    }
+    return [
+        f"### {sweep.name}: {sweep.verdict}",
+        f"{_setup(sweep)}. {_effort(sweep)}",
+        table(header, rows),
+        *(figure(f"{sweep.name}-{kind}", captions[kind]) for kind in KINDS),
+    ]
+
+
+def _setup(sweep: Sweep) -> str:
+    runs = sweep.tables.runs
+    sizes = runs["batch_size"]
+    seeds = runs["seed"].nunique()
+    return (
+        f"{sweep.tables.describe('data')}; {int(sweep.tables.describe('parameters')):,} parameters, "
+        f"{sweep.tables.describe('optimizer')}, {sizes.nunique()} batch sizes from {sizes.min():,} to "
+        f"{sizes.max():,} {sweep.unit}s, {seeds} seed{'s' if seeds > 1 else ''}"
+    )
+
+
+def _effort(sweep: Sweep) -> str:
+    runs = sweep.tables.runs
+    ends = Counter(runs["status"])
+    told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(ends.items()))
+    return f"{len(runs)} runs ({told}), {duration(runs['seconds'].sum())} of training."
+
+
+def paper_figures() -> list[str]:
+    return [figure(f"fig{number:02d}", f"Fig. {number}: {caption}") for number, caption in PAPER_FIGURES.items()]
