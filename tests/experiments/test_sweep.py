@@ -147,5 +147,5 @@ def test_mistakes_are_one_message_without_traceback(wrong, tmp_path):
 def test_short_runs_share_a_job_and_long_ones_do_not():
     points = [Point(1, 0.1, seed) for seed in range(6)]
     costs = dict(zip(points, [100.0, 40.0, 3.0, 3.0, 3.0, 1.0], strict=True))
-    assert shares(points, costs, 8.0) == [points[:1], points[1:2], points[2:5], points[5:]]
+    assert shares(points, costs, 8.0) == [points[:1], points[1:2], points[2:4], points[4:]]
     assert [point for share in shares(points, costs, 50.0) for point in share] == points
