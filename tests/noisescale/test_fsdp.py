@@ -1,0 +1,90 @@
+"""`fully_shard` and HSDP on gloo ranks: equal to one process, sharded norms counted once."""
+
+import pytest
+import torch
+from ranks import on_ranks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from zoo import build, data, exact_gradients, flat, loss, sq_norms
+
+from noisescale import NoiseTracker, gradient_moments
+
+
+def sharded(name, mesh):
+    model = build(name)
+    for module in list(model.children())[:2]:
+        if any(True for _ in module.parameters(recurse=False)) and name != "tied":
+            fully_shard(module, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def measure(rank, world, name, mesh, sync_every_time):
+    model = sharded(name, mesh)
+    tracker = NoiseTracker(model, groups="layer", window=1)
+    inputs, labels = data(name, 16)
+    mine = 16 // world
+    for _ in range(2):  # the second time through, parameters have been gathered and freed before
+        model.zero_grad()
+        for part in range(2):
+            start = rank * mine + part * mine // 2
+            piece = inputs[start : start + mine // 2], labels[start : start + mine // 2]
+            model.set_requires_gradient_sync(sync_every_time or part == 1)
+            (loss(model, piece) / 2).backward()
+            tracker.micro_batch(mine // 2)
+        tracker.step()
+    return {n: (s.grad_sq_norm, s.trace_cov, s.examples, s.dropped) for n, s in tracker.estimates().items()}
+
+
+def measure_all(rank, world):
+    meshes = {"fsdp": init_device_mesh("cpu", (world,))}
+    if world == 4:
+        meshes["hsdp"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    found = {}
+    for kind, mesh in meshes.items():
+        for name in ("transformer", "tied", "resnet"):
+            found[kind, name] = measure(rank, world, name, mesh, sync_every_time=name != "resnet")
+    model = sharded("mlp", meshes["fsdp"])
+    with pytest.raises(ValueError, match="precondition needs whole parameters"):
+        NoiseTracker(model, precondition=torch.optim.Adam(model.parameters()))
+    return found
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_agree_with_one_process(world):
+    results = on_ranks(world, measure_all)
+    assert all(result == results[0] for result in results)
+    for (kind, name), found in results[0].items():
+        each = exact_gradients(build(name), data(name, 16))
+        layers = {n.rpartition(".")[0] for n in each}
+        for group in ("total", *layers):
+            rows = flat({n: g for n, g in each.items() if group in ("total", n.rpartition(".")[0])})
+            parts = rows.unflatten(0, (2 * world, -1)).mean(1)
+            moments = gradient_moments(sq_norms(parts), [8 // world] * 2 * world, sq_norms(parts.mean(0)))
+            expected = float(moments.grad_sq_norm), float(moments.trace_cov), 16, 0
+            assert found[group] == pytest.approx(expected, rel=1e-8, abs=1e-15), (kind, name, group)
+
+
+def train(rank, world, with_tracker):
+    model = sharded("transformer", init_device_mesh("cpu", (world,)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    tracker = NoiseTracker(model) if with_tracker else None
+    for step in range(3):
+        batch = data("transformer", 8, seed=step * world + rank)
+        for piece in zip(*(t.split(4) for t in batch), strict=True):
+            (loss(model, piece) / 2).backward()
+            if tracker is not None:
+                tracker.micro_batch(4)
+        if tracker is not None:
+            tracker.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.full_tensor().detach() for p in model.parameters()]
+
+
+def train_both(rank, world):
+    return train(rank, world, True), train(rank, world, False)
+
+
+def test_training_is_the_same_bit_for_bit():
+    with_tracker, without = on_ranks(2, train_both)[0]
+    assert all(torch.equal(a, b) for a, b in zip(with_tracker, without, strict=True))
