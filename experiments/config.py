@@ -125,8 +125,8 @@ class RunConfig:
 @frozen
 class SweepConfig:
     """Batch sizes, each with a learning-rate grid lr·(1 + noise/B)^-alpha · ratio^j, j = −points//2 … points//2,
-    widened by up to `widen` points a side while the best lies on an edge; `steps_budget` · (1 + noise/B) bounds a
-    run's steps.
+    widened by up to `widen` points a side while the best lies on an edge. A run has at most
+    `steps_budget` · (1 + budget_noise/B) steps, with `noise` for `budget_noise` where that is null.
     """
 
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)]
@@ -139,6 +139,7 @@ class SweepConfig:
     points: Count
     widen: Annotated[int, Field(ge=0)]
     steps_budget: Positive
+    budget_noise: Positive | None
 
 
 @frozen
@@ -183,7 +184,8 @@ class SuiteConfig:
 
     def point(self, batch_size: int, lr: float, seed: int) -> RunConfig:
         """The run of the sweep at this batch size, learning rate and seed."""
-        steps = math.ceil(self.sweep.steps_budget * (1 + self.sweep.noise / batch_size))
+        noise = self.sweep.budget_noise or self.sweep.noise
+        steps = math.ceil(self.sweep.steps_budget * (1 + noise / batch_size))
         return replace(self.run, batch_size=batch_size, lr=lr, seed=seed, max_steps=steps)
 
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import torch
 
-from experiments.tasks import cifar, digits, generative, imagenet, lm, quadratic, svhn
+from experiments.tasks import cifar, digits, generative, imagenet, lm, mnist, quadratic, svhn
 from experiments.tasks.base import Evaluation, Metric, Task
 from experiments.tasks.rl import a2c
 
 TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     "quadratic": (quadratic.QuadraticConfig, quadratic.QuadraticTask),
     "digits": (digits.DigitsConfig, digits.DigitsTask),
+    **dict.fromkeys(("mnist", "mnist5k"), (mnist.MnistConfig, mnist.MnistTask)),
     "svhn": (svhn.SvhnConfig, svhn.SvhnTask),
     "svhn_adam": (svhn.SvhnConfig, svhn.SvhnTask),
     "cifar10": (cifar.CifarConfig, cifar.CifarTask),
