@@ -1,5 +1,6 @@
 """The gradient noise scale with an error bar, in anybody's training loop."""
 
+from noisescale.advice import Advice, advise
 from noisescale.average import MomentAverage, NoiseScale, Ratio, ratio_of_means
 from noisescale.curvature import (
     Curvature,
@@ -10,18 +11,29 @@ from noisescale.curvature import (
     line_search,
 )
 from noisescale.estimators import Moments, gradient_moments
+from noisescale.pareto import Estimate, ParetoFit, fit_pareto
+from noisescale.schedule import AdaptiveBatchSampler, AdaptiveBatchSize
+from noisescale.seeds import bootstrap_seeds
 from noisescale.tracker import NoiseTracker
 
 __all__ = [
+    "AdaptiveBatchSampler",
+    "AdaptiveBatchSize",
+    "Advice",
     "Curvature",
+    "Estimate",
     "LineSearch",
     "LineSearchFit",
     "MomentAverage",
     "Moments",
     "NoiseScale",
     "NoiseTracker",
+    "ParetoFit",
     "Ratio",
+    "advise",
+    "bootstrap_seeds",
     "fit_line_searches",
+    "fit_pareto",
     "gradient_moments",
     "hessian_noise",
     "line_search",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import f as f_distribution
 
 from noisescale.front import Floats, Points, intercept_range, maximum, profile, scan
@@ -35,9 +35,9 @@ class ParetoFit:
     """What `fit_pareto` found.
 
     `s_min` is in steps, `e_min` and `b_crit` in examples (the unit of the batch sizes). `rms` is the root mean square
-    of the residuals of ln S over the `n` batch sizes that reached the goal; `n_censored` others did not. `remark`
-    says in words what `status` says. A `value` is 0 or inf where no bend fits as well as any, and NaN where fewer
-    than three batch sizes reached the goal.
+    of the residuals of ln S over the `n` batch sizes, from `smallest` to `largest`, that reached the goal; `n_censored`
+    others did not. `remark` says in words what `status` says. A `value` is 0 or inf where no bend fits as well as any,
+    and NaN where fewer than three batch sizes reached the goal.
     """
 
     s_min: Estimate
@@ -46,6 +46,8 @@ class ParetoFit:
     rms: float
     n: int
     n_censored: int
+    smallest: float
+    largest: float
     confidence: float
     status: Literal["determined", "not_determined"]
     remark: str
@@ -103,12 +105,25 @@ def fit_pareto(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
     points = gather(batch, np.log(run_steps), done, precision)
-    n = int((~points.censored).sum())
-    n_censored = int(points.censored.sum())
+    arrived = np.unique(batch)[~points.censored]
+    n, n_censored = arrived.size, int(points.censored.sum())
+    smallest, largest = (float(arrived.min()), float(arrived.max())) if n else (float("nan"), float("nan"))
     if n < FEWEST_FOR_A_CURVE:
         unknown = Estimate(float("nan"), 0.0, float("inf"))
         remark = f"not determined: {_plural(n)} reached the goal, at least {FEWEST_REACHED} are needed"
-        return ParetoFit(unknown, unknown, unknown, float("nan"), n, n_censored, confidence, "not_determined", remark)
+        return ParetoFit(
+            unknown,
+            unknown,
+            unknown,
+            rms=float("nan"),
+            n=n,
+            n_censored=n_censored,
+            smallest=smallest,
+            largest=largest,
+            confidence=confidence,
+            status="not_determined",
+            remark=remark,
+        )
 
     best, deviance = (float(x) for x in maximum(points))
     bottom, top = scan(points)[[0, -1]]
@@ -119,7 +134,7 @@ def fit_pareto(
     s_min, e_min = _ends(points, theta, a, low, high, limit)
     b_crit = Estimate(_exp(best), _exp(low), _exp(high))
     residuals = (points.y - a - np.logaddexp(0.0, theta - points.log_b))[~points.censored]
-    why = _undetermined(b_crit, np.exp(points.log_b[~points.censored]))
+    why = _undetermined(b_crit, n, smallest, largest)
     return ParetoFit(
         s_min,
         e_min,
@@ -127,6 +142,8 @@ def fit_pareto(
         rms=float(np.sqrt(np.mean(residuals**2))),
         n=n,
         n_censored=n_censored,
+        smallest=smallest,
+        largest=largest,
         confidence=confidence,
         status="not_determined" if why else "determined",
         remark=f"not determined: {why}" if why else "determined",
@@ -172,21 +189,25 @@ def _exp(x: float) -> float:
     return float(np.exp(x))
 
 
-def _undetermined(b_crit: Estimate, reached: NDArray[np.float64]) -> str:
-    smallest, largest = reached.min(), reached.max()
-    if reached.size < FEWEST_REACHED:
-        return f"{_plural(reached.size)} reached the goal, at least {FEWEST_REACHED} are needed"
+def _undetermined(b_crit: Estimate, n: int, smallest: float, largest: float) -> str:
+    if n < FEWEST_REACHED:
+        return f"{_plural(n)} reached the goal, at least {FEWEST_REACHED} are needed"
     if b_crit.low == 0 and b_crit.high == np.inf:
         return "no bend: any B_crit fits the points"
     if b_crit.low == 0:
-        return f"no bend: steps may not depend on the batch size at all (B_crit < {b_crit.high:.3g})"
+        return f"no bend: steps may not depend on the batch size at all (B_crit < {_short(b_crit.high)})"
     if b_crit.high == np.inf:
-        return f"no bend: steps may fall as 1/B throughout (B_crit > {b_crit.low:.3g})"
+        return f"no bend: steps may fall as 1/B throughout (B_crit > {_short(b_crit.low)})"
     if b_crit.value < smallest:
-        return f"B_crit below the smallest batch that reached the goal ({smallest:g})"
+        return f"B_crit below the smallest batch that reached the goal ({smallest:,.10g})"
     if b_crit.value > largest:
-        return f"B_crit above the largest batch that reached the goal ({largest:g})"
+        return f"B_crit above the largest batch that reached the goal ({largest:,.10g})"
     return ""
+
+
+def _short(value: float) -> str:
+    """Three significant digits without an exponent: 390,000 rather than 3.9e+05."""
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def _plural(n: int) -> str:

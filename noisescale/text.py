@@ -7,20 +7,23 @@ from noisescale.pareto import Estimate
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`digits` significant digits and thousands separators, an exponent outside 1e-4 … 1e9: 0.0123, 4.50, 1,230,
-    2.1e+12.
-    """
+    """`digits` significant digits with thousands separators, an exponent outside 1e-4 … 1e8: 0.0123, 1,230, 2.1e12."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     if value == 0:
         return "0"
-    if not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.{digits - 1}e}"
+    if not 1e-4 <= abs(value) < 1e8:
+        return _with_exponent(value, digits)
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
     places = digits - 1 - exponent
     return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def _with_exponent(value: float, digits: int) -> str:
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def whole(value: float) -> str:
@@ -33,7 +36,9 @@ def with_interval(estimate: Estimate, digits: int | None = None) -> str:
     if math.isnan(estimate.value):
         return "–"
     digits = _supported(estimate) if digits is None else digits
-    value, low, high = (number(x, digits) for x in (estimate.value, estimate.low, estimate.high))
+    values = (estimate.value, estimate.low, estimate.high)
+    plain = all(x in (0, math.inf) or 1e-4 <= x < 1e8 for x in values)
+    value, low, high = (number(x, digits) if plain or x in (0, math.inf) else _with_exponent(x, digits) for x in values)
     if estimate.low <= 0 and math.isinf(estimate.high):
         return f"{value} [?]"
     if math.isinf(estimate.high):

@@ -45,6 +45,7 @@ def test_points_on_the_curve_give_the_curve(reached):
     assert fit.e_min.value == pytest.approx(2000, rel=1e-5)
     assert fit.n == reached.sum()
     assert fit.n_censored == (~reached).sum()
+    assert (fit.smallest, fit.largest) == (POWERS[reached][0], 512)
     for estimate in (fit.b_crit, fit.s_min, fit.e_min):
         assert estimate.low == pytest.approx(estimate.value, rel=1e-4)
         assert estimate.high == pytest.approx(estimate.value, rel=1e-4)

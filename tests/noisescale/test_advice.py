@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from noisescale.advise import advise
+from noisescale.advice import advise
 from noisescale.average import NoiseScale
 from noisescale.pareto import Estimate, fit_pareto
 from noisescale.text import number, table, whole, with_interval
@@ -126,7 +126,7 @@ def test_bad_input_is_named(arguments, options, words):
     ("value", "digits", "text"),
     [
         (0.01234, 3, "0.0123"), (9.996, 3, "10.0"), (1234.5, 3, "1,230"), (123456, 2, "120,000"), (0, 3, "0"),
-        (-4.5, 2, "-4.5"), (2.1e12, 2, "2.1e+12"), (1e-6, 2, "1.0e-06"), (math.inf, 3, "∞"), (-math.inf, 3, "-∞"),
+        (-4.5, 2, "-4.5"), (2.1e12, 2, "2.1e12"), (1e-6, 2, "1.0e-6"), (math.inf, 3, "∞"), (-math.inf, 3, "-∞"),
         (math.nan, 3, "–"),
     ],
 )  # fmt: skip
@@ -142,5 +142,6 @@ def test_intervals():
     assert with_interval(Estimate(118.3, 0, 151.2)) == "120 [< 150]"
     assert with_interval(Estimate(118.3, 0, math.inf)) == "120 [?]"
     assert with_interval(Estimate(math.nan, 0, math.inf)) == "–"
+    assert with_interval(Estimate(1.3e8, 9.1e7, 2e8)) == "1.3e8 [9.1e7, 2.0e8]"
     assert (whole(1048576), whole(0.5)) == ("1,048,576", "0.500")
     assert table(["a", "bb"], [["100", "2"]]) == "  a  bb\n───────\n100   2"

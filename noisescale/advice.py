@@ -133,8 +133,9 @@ def advise(
     """
     critical = _estimate(b_crit)
     if isinstance(b_crit, ParetoFit) and run is None:
-        # A point in the middle of the front, where the sweep pins it down whatever B_crit is.
-        run = (critical.value, float(b_crit.steps(critical.value)))
+        # The point in the middle of the front, which the sweep pins down whatever B_crit is.
+        middle = math.sqrt(b_crit.smallest * b_crit.largest)
+        run = (middle, float(b_crit.steps(middle)))
     batch, seconds, count = _checked(batch_size, step_seconds, devices)
     if run is not None and not all(math.isfinite(x) and x > 0 for x in run):
         raise ValueError(f"run must be a positive batch size and number of steps, got {run}")
