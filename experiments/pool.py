@@ -1,7 +1,9 @@
 """Jobs of Hydra's on this machine: single-thread processes that import torch once and take job after job."""
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -64,13 +66,21 @@ _shared: tuple[HydraContext, DictConfig, TaskFunction] | None = None
 
 
 def _start_worker(shared: bytes) -> None:
-    """Import everything once. Ctrl-C is the driver's business."""
+    """Import everything once. Ctrl-C is the driver's business; one that is killed takes its workers with it."""
     global _shared
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup_globals()
     state, *rest = cloudpickle.loads(shared)
     Singleton.set_state(state)
     _shared = tuple(rest)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run_job(i: int, overrides: list[str]) -> JobReturn:
