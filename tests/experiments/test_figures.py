@@ -1,0 +1,133 @@
+"""Figures from tables alone: they come out, the same each time, labelled, and say what is missing."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from synthetic_tables import Planted, plant, save
+
+from experiments.analyse import analyse
+from experiments.errors import UserError
+from experiments.figures import registry
+from experiments.figures.__main__ import draw
+from experiments.figures.fronts import spread
+from experiments.figures.style import drawn, log_axis, number, whiskers
+from experiments.figures.sweeps import b_simple_along, tuned_runs
+from experiments.figures.tasks import sweep_of
+from experiments.summary import read_sweep, summarise
+from noisescale.pareto import Estimate
+
+PAPER = Path(__file__).parents[2] / "results" / "paper"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    shutil.copytree(PAPER, folder / "paper")
+    tables = plant(Planted(seeds=2, norm_noise=1.0, scatter=0.05))
+    tables.runs["task"] = "svhn"
+    analyse(save(tables, folder / "svhn-small"), [0.5, 0.2, 0.1])
+    return folder
+
+
+def test_a_sweeps_figures_are_the_same_bytes_twice(results):
+    files = draw(results, ["svhn-small"])
+    assert [path.name for path in files] == [
+        f"svhn-small-{kind}.{end}" for kind in ("curves", "pareto", "noise", "lr") for end in ("pdf", "png")
+    ]
+    first = [path.read_bytes() for path in files]
+    assert [path.read_bytes() for path in draw(results, ["svhn-small"])] == first
+
+
+@pytest.mark.slow
+def test_every_figure_is_drawn_and_labelled(results):
+    figures = registry(results)
+    assert {f"fig{i:02d}" for i in range(1, 20)} <= set(figures)
+    for name, function in figures.items():
+        figure = drawn(partial(function, results))
+        for axes in figure.axes:
+            if axes.axison and axes.has_data():
+                shared = axes.get_shared_y_axes().get_siblings(axes)
+                assert axes.get_xlabel(), name
+                assert any(sibling.get_ylabel() for sibling in shared), name
+
+
+def test_figures_without_our_sweep_say_so(results):
+    figure = drawn(partial(registry(results)["fig10"], results))
+    said = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
+    assert "make sweep TASK=imagenet" in said
+
+
+def test_an_unknown_name_lists_the_known_ones(results):
+    with pytest.raises(UserError, match=r"no figure 'fig99'; figures: svhn-small-curves, .*fig19"):
+        draw(results, ["fig99"])
+
+
+def test_the_headline_shows_ours_and_the_papers(results):
+    figure = drawn(partial(registry(results)["fig04"], results))
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "paper: SVHN" in labels and any(label.startswith("svhn-small (images): agree") for label in labels)
+
+
+def test_smoke_sweeps_do_not_stand_for_a_task(results, tmp_path):
+    shutil.copytree(results / "paper", tmp_path / "paper")
+    tables = plant(Planted(seeds=1))
+    tables.runs["task"], tables.runs["preset"] = "svhn", "smoke"
+    analyse(save(tables, tmp_path / "svhn-smoke"), [0.5, 0.2])
+    assert sweep_of(tmp_path, "svhn") is None
+    assert len(summarise(tmp_path)) == 1
+    assert sweep_of(results, "svhn").name == "svhn-small"
+
+
+def test_tuned_runs_are_the_best_learning_rates(results):
+    runs = tuned_runs(read_sweep(results / "svhn-small"))
+    middle = Planted().batch_sizes
+    assert sorted(runs["batch_size"].unique()) == list(middle) and len(runs) == 2 * len(middle)
+
+
+def test_b_simple_along_the_run_is_the_planted_one(results):
+    truth = Planted()
+    levels, ratios = b_simple_along(read_sweep(results / "svhn-small"))
+    late = [(level, ratio) for level, ratio in zip(levels, ratios, strict=True) if level < 0.3]
+    assert len(late) > 5
+    for level, ratio in late:
+        assert ratio.value == pytest.approx(truth.noise(truth.progress(level)), rel=0.3)
+
+
+def test_a_table_that_changed_is_read_again(results, tmp_path):
+    folder = tmp_path / "svhn-small"
+    shutil.copytree(results / "svhn-small", folder)
+    before = read_sweep(folder)
+    assert read_sweep(folder) is before
+    analyse(folder, [0.5])
+    assert [fit.goal for fit in read_sweep(folder).fits] == [0.5]
+
+
+@pytest.mark.parametrize("value, text", [(0.01, "0.01"), (300, "300"), (10000, "10k"), (2.5e6, "2.5M"), (1e9, "1G")])
+def test_numbers_on_axes(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize("low, high", [(1, 1e9), (0.03, 0.5), (200, 500), (5, 900)])
+def test_a_log_axis_has_labels_within_its_range(low, high):
+    axes = Figure().subplots()
+    log_axis(axes.yaxis, low, high)
+    axes.set_ylim(low, high)
+    assert 2 <= sum(low <= tick <= high for tick in axes.yaxis.get_major_locator()()) <= 10
+
+
+def test_open_intervals_are_arrows_and_unknown_values_are_left_out():
+    axes = Figure().subplots()
+    nan = float("nan")
+    estimates = [Estimate(10, 5, 20), Estimate(10, 5, np.inf), Estimate(nan, nan, nan)]
+    whiskers(axes, [1, 2, 3], estimates, "black", "o", "x")
+    assert len(axes.texts) == 1
+    assert list(axes.lines[0].get_xdata()) == [1, 2]
+
+
+@pytest.mark.parametrize("count, shown", [(3, [0, 1, 2]), (11, [0, 2, 5, 8, 10])])
+def test_at_most_so_many_goals_are_shown(count, shown):
+    assert spread(range(count), 5 if count > 3 else 3) == shown

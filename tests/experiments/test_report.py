@@ -1,0 +1,183 @@
+"""The report: made from numbers, the same each time, self-contained, and right about the quadratic."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_tables import Planted, plant, save
+
+from experiments.analyse import analyse
+from experiments.comparison import beside_paper, words
+from experiments.errors import UserError
+from experiments.figures.style import save as save_figure
+from experiments.ground_truth import truths
+from experiments.page import to_html
+from experiments.paper import PAPER_TASKS, points, table1
+from experiments.report import report
+from experiments.sections.evidence import pictures
+from experiments.summary import read_sweep, summarise
+from experiments.tables import Tables
+from experiments.tasks.quadratic import QuadraticConfig
+
+PAPER = Path(__file__).parents[2] / "results" / "paper"
+SIZES = (1, 4, 16, 64, 256, 1024)
+GOALS = [0.3, 0.1]
+
+
+def exact_quadratic() -> Tables:
+    """A quadratic sweep whose every number is its expectation, at each goal's best learning rate and below it."""
+    config = QuadraticConfig(name="quadratic")
+    problem = config.theory()
+    runs, curves = [], []
+    for size in SIZES:
+        best = [problem.best_run(size, goal).lr for goal in GOALS]
+        last = int(2 * problem.expected_steps(size, best[-1], GOALS[-1])) + 2
+        for lr in sorted({float(f"{lr * factor:.4g}") for lr in best for factor in (0.8, 1.0)}):
+            step = np.unique(np.concatenate([[0], np.round(2 ** np.arange(0, np.log2(last), 1 / 8)), [last]])).astype(
+                int
+            )
+            moments = problem.second_moments(size, lr, step)
+            within = [np.arange(a, max(b, a + 1)) for a, b in zip(np.concatenate([[0], step[:-1]]), step, strict=True)]
+            square = [(problem.second_moments(size, lr, steps) @ problem.curvature**2).mean() for steps in within]
+            run_id = f"quadratic-{len(runs):03d}"
+            curves.append(
+                pd.DataFrame(
+                    dict(
+                        run_id=run_id, step=step, examples=step * size, seconds=0.0, loss=problem.loss(moments),
+                        metric=problem.loss(moments), grad_sq_norm=square, trace_cov=problem.cov.sum(),
+                        noise_examples=np.maximum(np.diff(step, prepend=0) * size, 64), noise_steps=1,
+                        grad_hess_grad=moments @ problem.curvature**3, trace_hess_cov=problem.curvature @ problem.cov,
+                    )
+                )
+            )  # fmt: skip
+            science = {"task": {"name": "quadratic"}, "measure": {"probe_examples": 64}}
+            runs.append(
+                dict(
+                    run_id=run_id, task="quadratic", preset="small", unit="example", sample_size=1, metric="loss",
+                    direction="min", data="exact", parameters=128, optimizer="sgd", batch_size=size, lr=lr, seed=0,
+                    status="not_reached", step=last, config=json.dumps(science), seconds=90.0, eval_seconds=9.0,
+                    measure_seconds=0.9, device="cpu", versions="torch 2", collected_at="2026-01-01T00:00:00",
+                )
+            )  # fmt: skip
+    return Tables(Path("quadratic-small"), pd.DataFrame(runs), pd.concat(curves, ignore_index=True))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    shutil.copytree(PAPER, folder / "paper")
+    tables = plant(Planted(seeds=2, norm_noise=1.0, scatter=0.05))
+    tables.runs["task"] = "mnist"
+    extra = {"device": "cpu", "versions": "torch 2", "collected_at": "2026-01-01T00:00:00", "measure_seconds": 0.1}
+    analyse(
+        save(Tables(tables.folder, tables.runs.assign(**extra), tables.curves), folder / "mnist-small"), [0.3, 0.2, 0.1]
+    )
+    analyse(save(exact_quadratic(), folder / "quadratic-small"), GOALS)
+    (folder / "figures").mkdir()
+    for path in pictures(summarise(folder)):
+        (folder / path).write_bytes(b"\x89PNG")
+    return folder
+
+
+def test_the_report_is_the_same_twice_and_self_contained(results):
+    first = [path.read_bytes() for path in report(results)]
+    assert [path.read_bytes() for path in report(results)] == first
+    html = first[1].decode()
+    sources = re.findall(r'(?:src|href)="([^"]*)"', html)
+    assert sources and all(source.startswith("data:image/png;base64,") for source in sources)
+
+
+def test_the_verdict_comes_first_and_every_task_of_the_paper_is_there(results):
+    text = report(results)[0].read_text()
+    assert "**agree** on mnist-small" in text[:600]
+    for task in PAPER_TASKS:
+        assert f"| **{task.name}** |" in text
+    assert "`make sweep TASK=svhn_vae`" in text and "`make sweep TASK=mnist PRESET=paper`" in text
+    assert "| mnist-small | 60 | 1 min | 10% | 10% | cpu | torch 2 | 2026-01-01 – 2026-01-01 |" in text
+    assert "nan" not in text.lower()
+
+
+def test_words_follow_from_the_numbers(results):
+    sweep = read_sweep(results / "mnist-small")
+    pairs = beside_paper(sweep, results)
+    assert [pair.goal for pair in pairs] == [0.3, 0.2, 0.1]
+    for pair in pairs:
+        assert pair.ratio("b_crit") == pytest.approx(pair.ours["b_crit"].value / pair.theirs.b_crit.value)
+    low, high = (f(pair.ratio("b_crit") for pair in pairs) for f in (min, max))
+    said = words(pairs)
+    assert said[0].startswith("**B_crit: they disagree.**") and f"{low:.1f} to {high:.1f} times the paper's" in said[0]
+    assert "**The trend agrees.**" in said[-1]
+    assert words([]) == ["No goal is determined in both, so there is nothing to compare."]
+
+
+def test_our_refit_of_the_papers_own_points_agrees_with_itself(results, tmp_path):
+    """The paper's MNIST points, planted as a sweep of ours."""
+    rows = points(results)
+    rows = rows[(rows["task"] == "MNIST_SGD") & (rows["goal"] == 0.1)]
+    runs, curves = [], []
+    for i, point in enumerate(rows.itertuples()):
+        run_id = f"mnist-{i:02d}"
+        runs.append(dict(exact_quadratic_row(run_id), batch_size=point.batch_size, step=int(2 * point.steps)))
+        curves.append(
+            pd.DataFrame(dict(run_id=run_id, step=[0, point.steps / 2, point.steps * 2], metric=[0.9, 0.2, 0.0]))
+        )
+    table = pd.concat(curves).assign(
+        grad_sq_norm=1.0, trace_cov=30.0, noise_examples=64, grad_hess_grad=np.nan, trace_hess_cov=np.nan
+    )
+    analyse(save(Tables(tmp_path, pd.DataFrame(runs), table), tmp_path / "mnist-small"), [0.1])
+    (pair,) = beside_paper(read_sweep(tmp_path / "mnist-small"), results)
+    assert pair.ratio("b_crit") == pytest.approx(1, rel=1e-3)
+    assert "they agree" in words([pair])[0]
+
+
+def exact_quadratic_row(run_id: str) -> dict:
+    return dict(
+        run_id=run_id, task="mnist", preset="small", unit="image", sample_size=1, metric="train_error", direction="min",
+        data="paper", parameters=1, optimizer="sgd", lr=0.1, seed=0, status="reached",
+        config='{"measure": {"probe_examples": 64}}',
+    )  # fmt: skip
+
+
+def test_exact_quadratic_tables_agree_with_the_theory(results):
+    found = truths(read_sweep(results / "quadratic-small"))
+    assert [truth.fit.goal for truth in found] == GOALS
+    for truth in found:
+        assert truth.fit.b_crit.value == pytest.approx(truth.exact_b_crit, rel=0.15)
+        assert truth.fit.b_simple.value == pytest.approx(truth.exact_b_simple, rel=0.01)
+        assert truth.fit.b_simple_avg.value == pytest.approx(truth.exact_b_simple_avg, rel=0.01)
+        assert truth.fit.b_noise.value == pytest.approx(truth.exact_b_noise, rel=0.001)
+        assert truth.fit.b_noise_avg.value == pytest.approx(truth.exact_b_noise_avg, rel=0.001)
+
+
+def test_table1_of_the_paper(results):
+    rows = table1(results)
+    assert list(rows) == [task.name for task in PAPER_TASKS]
+    assert rows["MNIST"]["b_crit"].value == 200 and rows["ImageNet"]["b_simple_avg"].value == 30_000
+    assert rows["Dota 5v5"]["b_crit_start"].value != rows["Dota 5v5"]["b_crit_start"].value
+    assert (rows["Atari, 7 games"]["b_crit"].low, rows["Atari, 7 games"]["b_crit"].high) == (400, 8000)
+
+
+def test_missing_pieces_have_one_line_errors(results, tmp_path):
+    shutil.copytree(results, tmp_path / "copy")
+    (tmp_path / "copy" / "figures" / "fig04.png").unlink()
+    with pytest.raises(UserError, match=r"no .*fig04\.png; run `make figures`"):
+        report(tmp_path / "copy")
+    with pytest.raises(UserError, match="no analysed sweep"):
+        report(tmp_path)
+
+
+def test_html_keeps_a_value_and_its_interval_together(tmp_path):
+    html = to_html("| a | b |\n| --- | --- |\n| x | 39 [25, 60] |\n", "t", tmp_path)
+    assert "39\u00a0[25,\u00a060]" in html and '<div class="scroll"><table>' in html
+
+
+def test_pictures_are_embedded(tmp_path):
+    from matplotlib.figure import Figure
+
+    save_figure(Figure(figsize=(1, 1)), tmp_path / "figures" / "x")
+    html = to_html("![caption](figures/x.png)", "t", tmp_path)
+    assert 'src="data:image/png;base64,iVBOR' in html and 'alt="caption"' in html
