@@ -27,34 +27,43 @@ def collect(suite: SuiteConfig) -> int:
 
 
 def collect_records(records: Path, tables: Path, preset: str) -> int:
-    """The records below `records` into `runs.parquet` and `curves.parquet` of `tables`, sorted by batch size,
-    learning rate and seed.
+    """The records below `records` into `runs.parquet` and `curves.parquet` of `tables` (and `groups.parquet`, where a
+    task names groups), sorted by batch size, learning rate and seed; the number of runs that are new.
     """
-    paths = tables / "runs.parquet", tables / "curves.parquet"
-    old = [pd.read_parquet(path) for path in paths] if paths[0].exists() else []
-    known = set(old[0]["run_id"]) if old else set()
-    runs, curves = [], []
+    old = pd.read_parquet(tables / "runs.parquet") if (tables / "runs.parquet").exists() else pd.DataFrame()
+    known = set(old["run_id"]) if len(old) else set()
+    rows: list[dict[str, Any]] = []
+    details: dict[str, list[pd.DataFrame]] = {"curves": [], "groups": []}
     for folder in sorted(records.glob("*-*")):
-        found = RunRecord(folder).read() if folder.name not in known else None
+        record = RunRecord(folder)
+        found = record.read() if folder.name not in known else None
         if found is not None:
             config, summary, curve = found
-            runs.append(_row(folder.name, preset, config, summary))
-            curves.append(curve.assign(run_id=folder.name))
-    if not runs:
+            groups = record.read_groups()
+            rows.append(_row(folder.name, preset, config, summary))
+            details["curves"].append(curve.assign(run_id=folder.name))
+            details["groups"] += [] if groups is None else [groups.assign(run_id=folder.name)]
+    if not rows:
         return 0
-    if old:
-        old[1] = old[1][old[1]["run_id"].isin(known)]
-    run_table = pd.concat([*old[:1], pd.DataFrame(runs)], ignore_index=True)
-    run_table = run_table.sort_values(["batch_size", "lr", "seed", "run_id"], ignore_index=True)
-    curve_table = pd.concat([*old[1:], *curves], ignore_index=True)
-    rank = {run: i for i, run in enumerate(run_table["run_id"])}
-    curve_table = curve_table.assign(rank=curve_table["run_id"].map(rank)).sort_values(
-        ["rank", "step"], ignore_index=True
-    )
-    columns = ["run_id", *(c for c in curve_table.columns if c not in ("run_id", "rank"))]
-    write_parquet(paths[1], curve_table[columns])
-    write_parquet(paths[0], run_table)
-    return len(runs)
+    runs = pd.concat([old, pd.DataFrame(rows)], ignore_index=True)
+    runs = runs.sort_values(["batch_size", "lr", "seed", "run_id"], ignore_index=True)
+    for name, new in details.items():
+        _add(tables / f"{name}.parquet", new, known, list(runs["run_id"]))
+    write_parquet(tables / "runs.parquet", runs)  # last: what it doesn't name is not collected yet
+    return len(rows)
+
+
+def _add(path: Path, new: list[pd.DataFrame], known: set[str], order: list[str]) -> None:
+    """New runs' rows into the table at `path`, runs in `order`; rows of runs that aren't `known` are from a collection
+    that was cut short."""
+    old = [pd.read_parquet(path)] if path.exists() else []
+    parts = [*(table[table["run_id"].isin(known)] for table in old), *new]
+    if not parts:
+        return
+    table = pd.concat(parts, ignore_index=True)
+    rank = {run_id: i for i, run_id in enumerate(order)}
+    table = table.sort_values("run_id", key=lambda ids: ids.map(rank), kind="stable", ignore_index=True)
+    write_parquet(path, table[["run_id", *table.columns.drop("run_id")]])
 
 
 def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:

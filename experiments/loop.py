@@ -75,7 +75,7 @@ class Trainer:
         self.total = torch.zeros_like(self.flat.gradient) if self.parts > 1 else self.flat.gradient
         self.flat.vector.grad = self.total
         self.generator = torch.Generator(device).manual_seed(2 * config.seed + 1)
-        self.noise = NoiseMeter(config, task, self.flat, device)
+        self.noise = NoiseMeter(config, task, self.flat, self.optimizer, device)
         self.step = 0
         self.rows: list[dict[str, Any]] = []
         self.past_goal = 0
@@ -93,11 +93,11 @@ class Trainer:
             gradient.zero_()
             task.loss(piece).backward()
             if self.parts > 1:
-                squares.append(gradient.dot(gradient))
+                squares.append(self.noise.norms(gradient))
                 self.total.copy_(gradient) if i == 0 else self.total.add_(gradient)
         if self.parts > 1:
             self.total.div_(self.parts)
-            self.noise.add(squares, self.total.dot(self.total))
+            self.noise.add(squares, self.noise.norms(self.total))
         if self.config.optimizer.clip is not None:
             torch.nn.utils.clip_grad_norm_([self.flat.vector], self.config.optimizer.clip)
         self.optimizer.step()
@@ -144,12 +144,12 @@ class Trainer:
             if status is not None:
                 break
             if now - saved > checkpoint_seconds:
-                record.save_curve(self.rows)
+                record.save_curve(self.rows, self.noise.group_rows)
                 record.save_checkpoint(self.state_dict())
                 saved = time.perf_counter()
         assert status is not None
         summary = self.summary(status)
-        record.finish(self.rows, asdict(summary))
+        record.finish(self.rows, self.noise.group_rows, asdict(summary))
         return summary
 
     def summary(self, status: str) -> Summary:

@@ -4,6 +4,9 @@ Where a batch is several micro-batches, their gradients are compared at every st
 is one, fresh examples are drawn from a generator of their own and cut in parts, at step 0 and then so rarely that
 probes stay within their share of the examples. Rows hold means over the steps since the row before, so rows are
 disjoint and can be pooled by anybody.
+
+Where the task names `groups` of its parameters, each group's norms are taken too, and under Adam those of the gradient
+divided by √v, the metric that its steps are taken in.
 """
 
 import math
@@ -16,6 +19,7 @@ from experiments.config import RunConfig
 from experiments.flat import FlatModel
 from experiments.tasks.base import Task
 from noisescale import MomentAverage, gradient_moments, hessian_noise
+from noisescale.precondition import PRECONDITIONED, inverse_roots
 from noisescale.undisturbed import undisturbed
 
 NOT_MEASURED = {"grad_hess_grad": math.nan, "trace_hess_cov": math.nan}
@@ -24,7 +28,9 @@ NOT_MEASURED = {"grad_hess_grad": math.nan, "trace_hess_cov": math.nan}
 class NoiseMeter:
     """Collects squared norms as tensors, so that no step waits for a device; turns them into numbers at each row."""
 
-    def __init__(self, config: RunConfig, task: Task, flat: FlatModel, device: torch.device):
+    def __init__(
+        self, config: RunConfig, task: Task, flat: FlatModel, optimizer: torch.optim.Optimizer, device: torch.device
+    ):
         self.measure, self.task, self.flat, self.device = config.measure, task, flat, device
         self.batch_size, self.micro_size = config.batch_size, config.micro_size
         self.split = config.batch_size > config.micro_size
@@ -32,10 +38,26 @@ class NoiseMeter:
         self.generator = torch.Generator(device).manual_seed(2 * config.seed + 2)
         self.probed = 0
         self.average = MomentAverage(decay=0.5 ** (1 / self.measure.half_life))
+        self.groups: dict[str, list[slice]] = {
+            name: [part for key, part in flat.slices.items() if key.startswith(tuple(prefixes))]
+            for name, prefixes in getattr(task, "groups", {}).items()
+        }
+        self.optimizer = optimizer if self.groups and config.optimizer.name in ("adam", "rmsprop") else None
+        self.group_rows: list[dict[str, Any]] = []
         self.pending: list[tuple[Tensor, Tensor, int]] = []
 
+    def norms(self, gradient: Tensor) -> Tensor:
+        """Squared norms of `gradient` (P,): of all of it, of each group, and preconditioned; shape (1 + groups,)."""
+        found = [gradient.dot(gradient)]
+        for parts in self.groups.values():
+            found.append(torch.stack([gradient[part].dot(gradient[part]) for part in parts]).sum())
+        if self.optimizer is not None:
+            scaled = gradient * self._metric()
+            found.append(scaled.dot(scaled))
+        return torch.stack(found)
+
     def add(self, squares: list[Tensor], mean_square: Tensor) -> None:
-        """Squared norms of one step's micro-batch gradients, and of their mean."""
+        """`norms` of one step's micro-batch gradients, and of their mean."""
         self.pending.append((torch.stack(squares), mean_square, self.micro_size))
 
     def probe_if_due(self, step: int) -> None:
@@ -50,14 +72,17 @@ class NoiseMeter:
         if step == 0 and self.probes:
             self._probe()
         gradient, trace, examples = self._moments()
-        for pair in zip(gradient, trace, strict=True):
+        for pair in zip(gradient[:, 0].tolist(), trace[:, 0].tolist(), strict=True):
             self.average.update(*pair, examples)
         scale = self.average.estimate()
+        seen = {"noise_examples": examples * len(gradient), "noise_steps": len(gradient)}
+        means = [
+            {"grad_sq_norm": g, "trace_cov": t} | seen for g, t in zip(_means(gradient), _means(trace), strict=True)
+        ]
+        names = [*self.groups, *([PRECONDITIONED] if self.optimizer is not None else [])]
+        self.group_rows += [{"step": step, "group": name, **mean} for name, mean in zip(names, means[1:], strict=True)]
         return {
-            "grad_sq_norm": sum(gradient) / len(gradient) if gradient else math.nan,
-            "trace_cov": sum(trace) / len(trace) if trace else math.nan,
-            "noise_examples": examples * len(gradient),
-            "noise_steps": len(gradient),
+            **means[0],
             "b_simple": scale.b_simple,
             "b_simple_low": scale.low,
             "b_simple_high": scale.high,
@@ -67,23 +92,37 @@ class NoiseMeter:
     def state_dict(self) -> dict[str, Any]:
         """Taken right after a row, when nothing is pending."""
         assert not self.pending
-        return {"generator": self.generator.get_state(), "probed": self.probed, "average": self.average.state_dict()}
+        return {
+            "generator": self.generator.get_state(),
+            "probed": self.probed,
+            "average": self.average.state_dict(),
+            "group_rows": self.group_rows,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
         self.generator.set_state(state["generator"].cpu())
         self.probed = state["probed"]
         self.average.load_state_dict(state["average"])
+        self.group_rows = state["group_rows"]
 
-    def _moments(self) -> tuple[list[float], list[float], int]:
-        """|G|² and tr Σ of each pending step, and the examples in one step. All pending steps are cut alike."""
+    def _moments(self) -> tuple[Tensor, Tensor, int]:
+        """|G|² and tr Σ of the pending steps, (steps, 1 + groups), and the examples in a step. All are cut alike."""
         if not self.pending:
-            return [], [], 0
+            nothing = torch.empty(0, 1 + len(self.groups) + (self.optimizer is not None))
+            return nothing, nothing, 0
         squares, means, sizes = zip(*self.pending, strict=True)
         self.pending.clear()
         parts = len(squares[0])
-        moments = gradient_moments(torch.stack(squares), [sizes[0]] * parts, torch.stack(means))
-        return moments.grad_sq_norm.tolist(), moments.trace_cov.tolist(), sizes[0] * parts
+        moments = gradient_moments(torch.stack(squares).movedim(1, 2), [sizes[0]] * parts, torch.stack(means))
+        return moments.grad_sq_norm.cpu(), moments.trace_cov.cpu(), sizes[0] * parts
+
+    def _metric(self) -> Tensor:
+        """1/(√v + ε) of each coordinate, NaN before the first step; 0 where no gradient has been seen yet."""
+        assert self.optimizer is not None
+        inverse = inverse_roots(self.optimizer)[id(self.flat.vector)]
+        never = 1 / self.optimizer.param_groups[0]["eps"]
+        return torch.where(inverse >= never, 0.0, inverse)
 
     def _probe(self) -> None:
         samples = self.measure.probe_examples // self.task.sample_size
@@ -95,10 +134,10 @@ class NoiseMeter:
             for piece in zip(*(tensor.split(part) for tensor in batch), strict=True):
                 gradient.zero_()
                 self.task.loss(piece).backward()
-                squares.append(gradient.dot(gradient))
+                squares.append(self.norms(gradient))
                 total.add_(gradient)
         total.div_(len(squares))
-        self.pending.append((torch.stack(squares), total.dot(total), part * self.task.sample_size))
+        self.pending.append((torch.stack(squares), self.norms(total), part * self.task.sample_size))
 
     def _curvature(self) -> dict[str, float]:
         """GᵀHG and tr HΣ from three fresh batches the size of a probe."""
@@ -109,3 +148,8 @@ class NoiseMeter:
             self.task.model, lambda _, batch: self.task.loss(batch), (first, second, third), (units, units)
         )
         return {"grad_hess_grad": float(found.grad_hess_grad), "trace_hess_cov": float(found.trace_hess_cov)}
+
+
+def _means(values: Tensor) -> list[float]:
+    """Over steps, (steps, m) → m; NaN where there are none."""
+    return values.mean(0).tolist() if len(values) else [math.nan] * values.shape[1]

@@ -2,6 +2,7 @@
 
     runs/<sweep>/<run_id>/config.json       what was asked
                           curve.parquet     a row an evaluation; rewritten at every checkpoint
+                          groups.parquet    a row an evaluation and group, where the task names groups of parameters
                           checkpoint.pt     until the run ends
                           error.txt         the last failure, if any
                           summary.json      written last: it *is* the done mark
@@ -88,10 +89,12 @@ class RunRecord:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def save_curve(self, rows: list[dict[str, Any]]) -> None:
-        """The curve so far."""
+    def save_curve(self, rows: list[dict[str, Any]], group_rows: list[dict[str, Any]]) -> None:
+        """The curve so far, and the groups' noise."""
         table = pd.DataFrame(rows, columns=list(CURVE_COLUMNS)).astype(CURVE_COLUMNS)
         write_parquet(self.folder / "curve.parquet", table)
+        if group_rows:
+            write_parquet(self.folder / "groups.parquet", pd.DataFrame(group_rows))
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Tensors, numbers and strings only: it is read back with `weights_only`."""
@@ -110,9 +113,9 @@ class RunRecord:
             path.unlink(missing_ok=True)
             return None
 
-    def finish(self, rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-        """The curve, then the done mark with the hashes of all three, then the scaffolding goes."""
-        self.save_curve(rows)
+    def finish(self, rows: list[dict[str, Any]], group_rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+        """The curve, then the done mark with one hash over all files, then the scaffolding goes."""
+        self.save_curve(rows, group_rows)
         summary = _no_nan(summary)
         self._write_json("summary.json", {"sha256": self._seal(summary), **summary})
         for name in ("checkpoint.pt", "error.txt"):
@@ -133,11 +136,17 @@ class RunRecord:
         except (OSError, ValueError, KeyError, AttributeError):
             return None
 
+    def read_groups(self) -> pd.DataFrame | None:
+        """The groups' noise of a run that `read` accepts, where its task names groups."""
+        path = self.folder / "groups.parquet"
+        return pd.read_parquet(path) if path.exists() else None
+
     def _seal(self, summary: dict[str, Any]) -> str:
-        """One hash over config, curve and summary."""
+        """One hash over config, curve, groups and summary."""
         digest = hashlib.sha256(json.dumps(summary, sort_keys=True).encode())
-        for name in ("config.json", "curve.parquet"):
-            digest.update((self.folder / name).read_bytes())
+        for name in ("config.json", "curve.parquet", "groups.parquet"):
+            path = self.folder / name
+            digest.update(path.read_bytes() if path.exists() else b"")
         return digest.hexdigest()
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:

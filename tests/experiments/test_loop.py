@@ -125,6 +125,7 @@ def test_a_killed_run_resumes_to_the_same_curve(batch_size, tmp_path):
         lr=0.01,
     )
     whole = RunRecord(tmp_path / "whole")
+    whole.start(run)
     trainer(run).run(whole, math.inf)
 
     class Killed(BaseException):
@@ -142,7 +143,6 @@ def test_a_killed_run_resumes_to_the_same_curve(batch_size, tmp_path):
     with pytest.raises(Killed):
         trainer(run).run(cut, 0.0, on_row=kill)
     assert cut.read() is None, "a killed run must not read as finished"
-    whole.start(run)
     trainer(run).run(cut, math.inf)
     first, second = whole.read(), cut.read()
     assert first is not None and second is not None
