@@ -27,7 +27,7 @@ PAPER_TASKS = (
     PaperTask("ImageNet", (), ("imagenet",)),
     PaperTask("Autoencoder (SVHN)", ("AE_SVHN",), ("svhn_autoencoder",)),
     PaperTask("VAE (SVHN)", ("VAE_SVHN",), ("svhn_vae",)),
-    PaperTask("Billion Word", ("BillionWord",), ("lm",)),
+    PaperTask("Billion Word", ("BillionWord",), ("lm_lm1b", "lm")),
     PaperTask(
         "Atari, 7 games", ATARI, ("pong", "breakout", "space_invaders", "beam_rider", "alien", "qbert", "seaquest")
     ),
@@ -43,6 +43,7 @@ POINTS_OF = {
     "svhn_autoencoder": "AE_SVHN",
     "svhn_vae": "VAE_SVHN",
     "lm": "BillionWord",
+    "lm_lm1b": "BillionWord",
     "pong": "Pong",
     "breakout": "Breakout",
     "space_invaders": "SpaceInvaders",
@@ -51,6 +52,8 @@ POINTS_OF = {
     "qbert": "Qbert",
     "seaquest": "Seaquest",
 }
+# What B counts in the digitised figures, where it isn't the image.
+UNITS = {"BillionWord": "token", "Dota1v1": "frame"} | dict.fromkeys(ATARI, "frame")
 
 
 @cache

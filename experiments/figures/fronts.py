@@ -19,7 +19,11 @@ GOALS_SHOWN = 6
 def fronts(sweep: Sweep, results: Path) -> Figure:
     """Our fronts of one sweep, over the paper's where it has the same task."""
     figure = Figure(figsize=(COLUMN * 1.25, COLUMN * 1.1))
-    draw_fronts(figure.subplots(), sweep, results, paper.POINTS_OF.get(sweep.task))
+    axes = figure.subplots()
+    theirs = paper.POINTS_OF.get(sweep.task)
+    draw_fronts(axes, sweep, results, theirs)
+    if theirs:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, columnspacing=1.0)
     return figure
 
 
@@ -27,20 +31,22 @@ def draw_fronts(axes: Axes, sweep: Sweep | None, results: Path, theirs: str | No
     """One panel: the paper's points and our refit of them in grey behind ours in colour."""
     corners: list[tuple[float, float]] = []
     if theirs is not None:
-        corners += _draw_paper(axes, paper.points(results), theirs)
+        corners += _draw_paper(axes, paper.points(results), theirs, names_above=sweep is not None)
     if sweep is not None:
         corners += _draw_ours(axes, sweep)
     if not corners:
         nothing_yet(axes, title, "no measurement here or in the paper")
         return
-    axes.set_title(title or (sweep.name if sweep else theirs or ""))
+    axes.set_title(
+        title or (f"{sweep.name}, goals of {sweep.tables.describe('metric').replace('_', ' ')}" if sweep else "")
+    )
     low, high = np.min(corners, axis=0), np.max(corners, axis=0)
     log_axis(axes.xaxis, low[0], high[0])
     log_axis(axes.yaxis, low[1], high[1])
     axes.set_xlim(low[0] / 1.6, high[0] * 1.6)
-    axes.set_ylim(low[1] / 1.6, high[1] * 1.6)
+    axes.set_ylim(low[1] / 1.6, high[1] * 2.2)
     axes.set_xlabel("optimizer steps S")
-    axes.set_ylabel(f"examples E ({sweep.unit}s)" if sweep else "examples E")
+    axes.set_ylabel(f"examples E ({sweep.unit if sweep else paper.UNITS.get(theirs or '', 'image')}s)")
 
 
 def spread(items: Sequence, count: int) -> list:
@@ -50,20 +56,25 @@ def spread(items: Sequence, count: int) -> list:
     return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, count).round().astype(int))]
 
 
-def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str) -> list[tuple[float, float]]:
+def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool) -> list[tuple[float, float]]:
+    """Goals are named at the right, or above the fronts where ours are named at the right."""
     corners = []
     rows = points[points["task"] == theirs]
     for index, goal in enumerate(spread(list(dict.fromkeys(rows["goal"])), GOALS_SHOWN)):
         mine = rows[rows["goal"] == goal]
         corners += list(zip(mine["steps"], mine["examples"], strict=True))
-        label = "paper (digitised) and our fit to it" if index == 0 else None
+        label = "the paper's points and a fit" if index == 0 else None
         axes.plot(mine["steps"], mine["examples"], "o", color=PALE, markersize=2.5, zorder=1, label=label)
         if len(mine) < 4:
             continue
         fit = fit_pareto(mine["batch_size"], mine["steps"])
         sizes = np.geomspace(mine["batch_size"].min(), mine["batch_size"].max(), 100)
         axes.plot(fit.steps(sizes), fit.examples(sizes), color=PALE, linewidth=0.8, zorder=1)
-        _name(axes, mine["steps"].max(), mine["examples"].min(), number(goal), GREY)
+        if names_above:
+            first = mine.loc[mine["batch_size"].idxmax()]
+            _name(axes, first["steps"], first["examples"], number(goal), GREY, above=True)
+        else:
+            _name(axes, mine["steps"].max(), mine["examples"].min(), number(goal), GREY)
     return corners
 
 
@@ -91,9 +102,10 @@ def _draw_ours(axes: Axes, sweep: Sweep) -> list[tuple[float, float]]:
             determined = fit.b_crit_status == "determined"
             axes.plot(steps, steps * sizes, color=colour, zorder=2, linestyle="-" if determined else ":")
             _name(axes, steps[0], steps[0] * sizes[0], number(fit.goal), colour)
-    axes.plot([], [], "o-", color=shades(1)[0], label=f"ours, by {sweep.tables.describe('metric').replace('_', ' ')}")
+    axes.plot([], [], "o-", color=shades(1)[0], label="ours and the fit")
     return corners
 
 
-def _name(axes: Axes, x: float, y: float, text: str, colour) -> None:
-    axes.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", fontsize=6.5, color=colour, va="center")
+def _name(axes: Axes, x: float, y: float, text: str, colour, above: bool = False) -> None:
+    place = {"xytext": (0, 4), "ha": "center", "va": "bottom"} if above else {"xytext": (6, 0), "va": "center"}
+    axes.annotate(text, (x, y), textcoords="offset points", fontsize=6.5, color=colour, **place)

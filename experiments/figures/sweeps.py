@@ -68,8 +68,8 @@ def noise(sweep: Sweep, results: Path) -> Figure:
     return figure
 
 
-def draw_noise(axes: Axes, sweep: Sweep, title: str = "") -> None:
-    """One panel of it."""
+def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> None:
+    """One panel of it; `beside` are the paper's refits (columns goal, B_crit) that are in the panel already."""
     goals = [fit.goal for fit in sweep.fits]
     levels, along = b_simple_along(sweep)
     axes.fill_between(levels, [r.low for r in along], [r.high for r in along], color=B_SIMPLE, alpha=0.18, linewidth=0)
@@ -83,11 +83,11 @@ def draw_noise(axes: Axes, sweep: Sweep, title: str = "") -> None:
         note(axes, f"B_crit not determined at {missing} of {len(goals)} goals")
     values = [y for line in axes.lines for y in np.atleast_1d(line.get_ydata()) if np.isfinite(y) and y > 0]
     log_axis(axes.yaxis, min(values), max(values))
-    metric_axis(axes.xaxis, sweep, pd.Series([*goals, *levels]))
+    metric_axis(axes.xaxis, sweep, pd.Series([*goals, *levels, *([] if beside is None else beside["goal"])]))
     axes.set_xlabel(f"{metric_name(sweep)} (better to the right)")
     axes.set_ylabel(f"batch size ({sweep.unit}s)")
-    axes.set_title(title or sweep.name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=1.0)
+    axes.set_title(sweep.name)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, columnspacing=1.0)
 
 
 def learning_rates(sweep: Sweep, results: Path) -> Figure:

@@ -16,7 +16,7 @@ from experiments.figures.sweeps import curves, draw_noise, learning_rates
 from experiments.paper import ATARI
 from experiments.summary import Sweep, summarise
 
-OURS_OF = {points: ours for ours, points in paper.POINTS_OF.items()}
+OURS_OF = {points: ours for ours, points in paper.POINTS_OF.items()}  # of two, the later one
 SIZES = ("paper", "small")
 
 
@@ -26,7 +26,6 @@ def sweep_of(results: Path, task: str | None) -> Sweep | None:
     return next((found[size] for size in (*SIZES, *sorted(found)) if size in found), None)
 
 
-UNITS = {"BillionWord": "tokens", "Dota1v1": "frames"} | dict.fromkeys(ATARI, "frames")
 METRICS = {"AE_SVHN": "loss", "VAE_SVHN": "loss", "BillionWord": "perplexity", "Dota1v1": "TrueSkill"}
 
 
@@ -52,16 +51,14 @@ def figure9(results: Path) -> Figure:
 
 
 def figure10(results: Path) -> Figure:
-    """ImageNet, by spans of train error."""
-    figure = Figure(figsize=(PAGE, 2.7))
-    left, right = figure.subplots(1, 2)
+    """ImageNet, by spans of train error; the paper's points are not digitised."""
     sweep = sweep_of(results, "imagenet")
     if sweep is None:
-        nothing_yet(left, "ImageNet: fronts", missing("imagenet"))
-        nothing_yet(right, "ImageNet: noise scales", "the paper's points are not digitised")
-    else:
-        draw_fronts(left, sweep, results, None, sweep.name)
-        draw_noise(right, sweep)
+        return _empty("ImageNet: fronts and noise scales", "imagenet")
+    figure = Figure(figsize=(PAGE, 2.9))
+    left, right = figure.subplots(1, 2)
+    draw_fronts(left, sweep, results, None, sweep.name)
+    draw_noise(right, sweep)
     return figure
 
 
@@ -90,7 +87,8 @@ def figure13(results: Path) -> Figure:
     figure = Figure(figsize=(PAGE, 2.7))
     left, right = figure.subplots(1, 2)
     draw_fronts(left, None, results, "Dota1v1", "Dota 1v1, TrueSkill: the paper's points alone")
-    _paper_noise(right, results, "Dota1v1")
+    rows = paper.refits(results)
+    _paper_noise(right, rows[rows["task"] == "Dota1v1"], "Dota1v1")
     right.set_title("the same, B_crit")
     return figure
 
@@ -126,34 +124,23 @@ def _front(panel: Axes, results: Path, name: str) -> None:
 
 def _noise(panel: Axes, results: Path, name: str) -> None:
     ours = sweep_of(results, OURS_OF[name])
-    if ours is not None:
-        draw_noise(panel, ours)
-    _paper_noise(panel, results, name, alone=ours is None)
-    if ours is None:
-        panel.set_title(f"{name.replace('_', ', ')}: B_crit")
-        panel.text(0.98, 0.03, missing(OURS_OF[name]), transform=panel.transAxes, ha="right", va="bottom", fontsize=6.5)
-
-
-def _paper_noise(panel: Axes, results: Path, name: str, alone: bool = True) -> None:
     rows = paper.refits(results)
     rows = rows[(rows["task"] == name) & (rows["rel_se_Bcrit"] < 1)]
-    error = rows["rel_se_Bcrit"] * rows["B_crit"]
-    panel.errorbar(
-        rows["goal"],
-        rows["B_crit"],
-        yerr=error,
-        color=GREY,
-        marker="s",
-        elinewidth=0.7,
-        label="B_crit, the paper's points",
-        zorder=1,
-    )
-    if not alone:
-        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=1.0)
+    _paper_noise(panel, rows, name)
+    if ours is not None:
+        draw_noise(panel, ours, beside=rows)
         return
+    panel.set_title(f"{name.replace('_', ', ')}: B_crit")
+    panel.text(0.98, 0.03, missing(OURS_OF[name]), transform=panel.transAxes, ha="right", va="bottom", fontsize=6.5)
+
+
+def _paper_noise(panel: Axes, rows: pd.DataFrame, name: str) -> None:
+    error = rows["rel_se_Bcrit"] * rows["B_crit"]
+    style = {"color": GREY, "marker": "s", "elinewidth": 0.7, "zorder": 1}
+    panel.errorbar(rows["goal"], rows["B_crit"], yerr=error, label="B_crit, the paper's points", **style)
     goals: pd.Series = rows["goal"]
     log_axis(panel.yaxis, rows["B_crit"].min(), rows["B_crit"].max())
-    falling = bool(rows["S_min"].iloc[0] < rows["S_min"].iloc[-1]) and goals.iloc[0] > goals.iloc[-1]
+    falling = goals.iloc[0] > goals.iloc[-1]
     if falling and goals.min() > 0 and goals.max() > 5 * goals.min():
         log_axis(panel.xaxis, goals.min(), goals.max())
     else:
@@ -161,7 +148,7 @@ def _paper_noise(panel: Axes, results: Path, name: str, alone: bool = True) -> N
         panel.xaxis.set_major_formatter(lambda value, _: number(value))
     panel.xaxis.set_inverted(falling)
     panel.set_xlabel(f"{_metric(name)} (better to the right)")
-    panel.set_ylabel(f"B_crit ({UNITS.get(name, 'images')})")
+    panel.set_ylabel(f"B_crit ({paper.UNITS.get(name, 'image')}s)")
 
 
 def _empty(title: str, task: str) -> Figure:
