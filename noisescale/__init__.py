@@ -12,6 +12,7 @@ from noisescale.curvature import (
 )
 from noisescale.estimators import Moments, gradient_moments
 from noisescale.pareto import Estimate, ParetoFit, fit_pareto
+from noisescale.per_example import per_example_sq_norms
 from noisescale.schedule import AdaptiveBatchSampler, AdaptiveBatchSize
 from noisescale.seeds import bootstrap_seeds
 from noisescale.tracker import NoiseTracker
@@ -37,5 +38,6 @@ __all__ = [
     "gradient_moments",
     "hessian_noise",
     "line_search",
+    "per_example_sq_norms",
     "ratio_of_means",
 ]

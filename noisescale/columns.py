@@ -34,7 +34,6 @@ class Columns:
         self.canonical = {plain_name(n): canonical[id(p)] for n, p in model.named_parameters(remove_duplicate=False)}
         if not self.parameters:
             raise ValueError("the model has no parameters to measure")
-        self.index = {name: i for i, name in enumerate(self.parameters)}
         group_of = _group_of(groups)
         owners = [group_of(name) for name in self.parameters]
         self.names = [TOTAL, *dict.fromkeys(owner for owner in owners if owner is not None)]
@@ -51,7 +50,6 @@ class Columns:
         """(..., parameters) → (..., columns)."""
         if self._sums.device != sq_norms.device:
             self._sums = self._sums.to(sq_norms.device)
-        # A product would turn one infinite parameter into NaN everywhere else; a step like that is dropped as a whole.
         return sq_norms @ self._sums
 
 

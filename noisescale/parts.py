@@ -22,12 +22,16 @@ def norm(gradient: Tensor) -> Tensor:
 
 
 class Part(NamedTuple):
-    """One gradient G of a step: |w G|² by column, Var G over Σ (1/b for a mean of b examples), its examples, w."""
+    r"""`count` gradients G_j of equal weight: Σ_j |w_j G_j|² by column, Var G_j over Σ, their examples and Σ_j w_j.
+
+    For one mean gradient of b examples count is 1 and `noise` 1/b; for b single examples they are b and 1.
+    """
 
     sq_norms: Tensor
     noise: float
     examples: float
     weight: float
+    count: int = 1
 
 
 def weights_of(given: Sequence[float | None]) -> list[float]:
@@ -75,15 +79,16 @@ class StepSums(NamedTuple):
 def sum_parts(parts: Sequence[Part], mean_sq_norm: Tensor) -> StepSums:
     """One rank's sums."""
     stacked = torch.stack([part.sq_norms for part in parts])
-    if len({part.weight for part in parts}) == 1:
-        squares = stacked.sum(0) / parts[0].weight
+    each = [part.weight / part.count for part in parts]
+    if len(set(each)) == 1:
+        squares = stacked.sum(0) / each[0]
     else:
-        squares = torch.stack([row / part.weight for row, part in zip(stacked, parts, strict=True)]).sum(0)
+        squares = torch.stack([row / w for row, w in zip(stacked, each, strict=True)]).sum(0)
     return StepSums(
         squares,
         mean_sq_norm,
         noise_of_parts=sum(part.weight * part.noise for part in parts),
-        noise_of_mean=sum(part.weight**2 * part.noise for part in parts),
+        noise_of_mean=sum(part.weight**2 / part.count * part.noise for part in parts),
         weight=sum(part.weight for part in parts),
         examples=sum(part.examples for part in parts),
     )

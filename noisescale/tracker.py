@@ -2,8 +2,8 @@ r"""The noise scale in somebody's training loop: one tracker, one result type, w
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,18 +11,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from noisescale import sharded
 from noisescale.average import MomentAverage, NoiseScale
+from noisescale.collect import ONE_PART, Collector
 from noisescale.columns import TOTAL, Columns, Groups
-from noisescale.ddp import CommHook, mean_over_ranks, measured
-from noisescale.parts import Part, Reduction, StepSums, merge, norm, sum_parts, weights_of
-from noisescale.precondition import PRECONDITIONED, inverse_roots
-
-ONE_PART = "only one part: no two gradients to compare"
-NO_GRADIENT = "no gradient"
-UNHOOKED = "a parameter began to train in the middle of a step"
-TWO_BACKWARDS = "two backward passes reached one parameter within one part"
-REDUCED_TWICE = "gradients were reduced more than once: accumulate under no_sync"
+from noisescale.ddp import CommHook
+from noisescale.estimators import gradient_moments
+from noisescale.parts import Reduction, StepSums
+from noisescale.per_example import Loss, Measured, leading, part_sq_norms, per_example_sq_norms, split
+from noisescale.precondition import PRECONDITIONED
 
 
 class NoiseTracker:
@@ -69,28 +65,12 @@ class NoiseTracker:
         self.columns = Columns(model, groups)
         self.every = every
         self.skipped: Counter[str] = Counter()
-        self._sharded = sharded.is_sharded(model)
-        if precondition is not None and self._sharded:
-            raise ValueError("precondition needs whole parameters: under fully_shard each rank holds a part of √v")
-        self._optimizer = precondition
+        self._collector = Collector(model, self.columns, precondition, process_group)
         self._averages = {"": MomentAverage(window, decay)}
         if precondition is not None:
             self._averages[PRECONDITIONED] = MomentAverage(window, decay)
-        self._group, self._ranks = process_group, 1
-        if isinstance(model, DistributedDataParallel) and process_group is None:
-            self._group = model.process_group
-        if self._group is not None or self._sharded:
-            self._ranks = dist.get_world_size(self._group)
-        self._zero = torch.zeros((), device=next(iter(self.columns.parameters.values())).device)
-        self._from_buckets = False
-        self._hooked: set[str] = set()
-        self._handles: list[Any] = []
         self._in_flight: deque[Reduction] = deque()
         self._steps = 0
-        self._start_step()
-        if self._sharded:
-            self._handles += sharded.hook_unsharded(model, self.columns.canonical, self._hook)
-            self._hooked.update(self.columns.parameters)
 
     # Collecting
 
@@ -107,12 +87,7 @@ class NoiseTracker:
             raise ValueError(f"examples must be positive, got {examples}")
         if weight is not None and weight <= 0:
             raise ValueError(f"weight must be positive, got {weight}")
-        if self._on:
-            self._examples.append(examples)
-            self._weights.append(weight)
-            if not self._from_buckets:
-                self._seen.append(self._columns_of(self._norms))
-                self._norms = {}
+        self._collector.close_part(examples, weight)
 
     def use_ddp_hook(self, hook: CommHook | None = None, state: Any = None) -> None:
         """Measure in DDP's communication hook, once a step and rank, instead of at every micro-batch.
@@ -124,19 +99,19 @@ class NoiseTracker:
         Raises:
             ValueError: the model isn't wrapped in DDP, or has one rank only.
         """
-        model = self.model
-        if not isinstance(model, DistributedDataParallel) or self._ranks == 1:
-            found = f"{type(model).__name__} on {self._ranks}"
-            raise ValueError(f"the hook compares ranks: it needs DDP on 2 or more, got {found}")
-        self.close()
-        self._hooked = set(self.columns.parameters)
-        self._from_buckets = True
-        names = {id(p): name for name, p in self.columns.parameters.items()}
+        self._collector.use_ddp_hook(hook, state)
 
-        def see(parameter: Tensor, gradient: Tensor) -> None:
-            self._see(names[id(parameter)], gradient, REDUCED_TWICE)
+    def use_example_hooks(self) -> None:
+        """Take the norm of every single example from the training pass: a batch of B is B gradients.
 
-        model.register_comm_hook(self._group if hook is None else state, measured(see, hook or mean_over_ranks))
+        Hooks on the layers keep what the norms need ("ghost norms"). `micro_batch` and `step` are called as before,
+        also with one micro-batch a step; the loss must be a mean over the examples. Linear, Conv1d, Conv2d, Embedding,
+        LayerNorm, RMSNorm, GroupNorm and LSTM are known.
+
+        Raises:
+            ValueError: a layer that isn't known, by name; a compiled or sharded model; `precondition`.
+        """
+        self._collector.use_example_hooks()
 
     def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
         """Close the step: call it after the last backward pass, before unscaling, clipping and `optimizer.step()`.
@@ -144,15 +119,52 @@ class NoiseTracker:
         Args:
             scaler: the GradScaler, where the loss was scaled; its scale is divided out, and an overflow is dropped.
         """
-        if self._on:
-            sums = self._sums(scaler)
-            if sums is not None and self._ranks > 1:
-                self._in_flight.append(Reduction(sums, self._group, self._sharded))
+        if self._due():
+            sums = self._collector.sums(scaler)
+            if isinstance(sums, str):
+                self.skipped[sums] += 1
+            if self._collector.ranks > 1:
+                sums = self._collector.nothing() if isinstance(sums, str) else sums
+                self._in_flight.append(Reduction(sums, self._collector.group, self._collector.sharded))
                 self._collect(leave=1)
-            elif sums is not None:
+            elif not isinstance(sums, str):
                 self._update(sums)
-        self._steps += 1
-        self._start_step()
+        self._next()
+
+    def backward(self, loss: Loss, batch: Any, parts: int = 2, scaler: torch.amp.GradScaler | None = None) -> Tensor:
+        """The step's forward and backward passes, split along the batch so that there is something to compare.
+
+        For a loop that has one backward pass a step: this replaces it, and `step` follows. Returns the mean loss.
+
+        Args:
+            loss: `loss(model, batch)`, the mean over the examples.
+            batch: tensors, or any nesting of tuples, lists and dicts of them, examples first.
+            parts: pieces of equal size (the last may be smaller), at most one for each example.
+            scaler: the GradScaler where there is one; give it to `step` too.
+        """
+        size = leading(batch)
+        if not 1 <= parts <= size:
+            raise ValueError(f"parts = {parts}: a batch of {size} can be cut into 1 to {size}")
+        total = torch.zeros((), device=self._collector.device)
+        for piece in split(batch, -(-size // parts)):
+            share = leading(piece) / size
+            value = loss(self.model, piece) * share
+            (value if scaler is None else scaler.scale(value)).backward()
+            self.micro_batch(leading(piece), share)
+            total = total + value.detach()
+        return total
+
+    def probe(self, loss: Loss, batch: Any, parts: int = 2) -> None:
+        """A whole step's measurement beside training: `parts` gradients of `batch` at the present weights.
+
+        For a loop that stays as it is: call it once a step, with `every=n` so that it measures every n-th time only.
+        Gradients, buffers and random state stay as they were. One process only; `loss` gets the bare model.
+        """
+        self._beside(lambda model: part_sq_norms(model, loss, batch, parts), batch)
+
+    def per_example(self, loss: Loss, batch: Any, chunk: int = 32) -> None:
+        """`probe` with every example as a part, by `torch.func.vmap`, `chunk` at a time: any layer but BatchNorm."""
+        self._beside(lambda model: per_example_sq_norms(model, loss, batch, chunk), batch)
 
     # Results
 
@@ -163,7 +175,7 @@ class NoiseTracker:
     def estimates(self, confidence: float = 0.95) -> dict[str, NoiseScale]:
         """The total, each group, and "preconditioned" where that was asked for."""
         self._collect()
-        skipped = self.skipped.total() if self._ranks == 1 else 0  # on several, such a step went round as NaN
+        skipped = self.skipped.total() if self._collector.ranks == 1 else 0  # on several, such a step went round as NaN
         found = {
             name: self._averages[""].estimate(confidence, column, skipped)
             for column, name in enumerate(self.columns.names)
@@ -184,12 +196,11 @@ class NoiseTracker:
     def state_dict(self) -> dict[str, Any]:
         """Everything measured so far; call it between steps."""
         self._collect()
-        averages = {name: average.state_dict() for name, average in self._averages.items()}
         return {
-            "averages": averages,
-            "steps": self._steps,
-            "skipped": dict(self.skipped),
+            "averages": {name: average.state_dict() for name, average in self._averages.items()},
             "columns": self.columns.names,
+            "skipped": dict(self.skipped),
+            "steps": self._steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,97 +212,43 @@ class NoiseTracker:
         self._in_flight.clear()
         self._steps = state["steps"]
         self.skipped = Counter(state["skipped"])
-        self._start_step()
+        self._collector.start(self._due())
 
     def close(self) -> None:
         """Take the hooks off the model."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._collector.close()
 
-    # The gradients of one step
+    def _due(self) -> bool:
+        return self._steps % self.every == 0
 
-    def _start_step(self) -> None:
-        self._on = self._steps % self.every == 0
-        self._seen: list[Tensor] = []
-        self._examples: list[float] = []
-        self._weights: list[float | None] = []
-        self._problem = ""
-        self._inverse: dict[int, Tensor] = {}
-        self._norms: dict[str, tuple[Tensor, ...]] = {}
-        if not self._sharded:
-            for name, p in self.columns.parameters.items():
-                if p.requires_grad and name not in self._hooked:
-                    self._handles.append(self._hook(name, p))
-                    self._hooked.add(name)
+    def _next(self) -> None:
+        self._steps += 1
+        self._collector.start(self._due())
 
-    def _hook(self, name: str, parameter: Tensor) -> Any:
-        """A tensor hook on a leaf sees what one backward pass adds to `.grad`, before it is added."""
-
-        return parameter.register_hook(lambda gradient: self._see(name, gradient.detach(), TWO_BACKWARDS))
-
-    def _see(self, name: str, gradient: Tensor, twice: str) -> None:
-        if self._on:
-            if name in self._norms:
-                self._problem = twice
-            self._norms[name] = self._norms_of(name, gradient)
-
-    def _norms_of(self, name: str, gradient: Tensor) -> tuple[Tensor, ...]:
-        if self._optimizer is None:
-            return (norm(gradient),)
-        if not self._inverse:
-            self._inverse = inverse_roots(self._optimizer)
-        inverse = self._inverse.get(id(self.columns.parameters[name]), self._zero)
-        return norm(gradient), norm(gradient * inverse)
-
-    def _columns_of(self, norms: dict[str, tuple[Tensor, ...]]) -> Tensor:
-        """Squared norms by parameter → by column, with the preconditioned total as the last."""
-        none = (self._zero,) * (1 if self._optimizer is None else 2)
-        rows = [
-            torch.stack(kind).double() ** 2
-            for kind in zip(*(norms.get(n, none) for n in self.columns.index), strict=True)
-        ]
-        return torch.cat([self.columns.sum(rows[0]), *(row.sum()[None] for row in rows[1:])])
-
-    def _sums(self, scaler: torch.amp.GradScaler | None) -> StepSums | None:
-        """This rank's sums; where they can't be had, None, or NaN if other ranks wait for them."""
-        if self._norms and not (self._from_buckets and self._examples):
-            raise ValueError("a backward pass after the last micro_batch(): call micro_batch() after each one")
-        gradients = {n: p.grad for n, p in self.columns.parameters.items() if p.grad is not None}
-        problem = self._problem
-        if not gradients:
-            problem = NO_GRADIENT
-        elif not self._hooked.issuperset(gradients):
-            problem = UNHOOKED
-        elif len(self._examples) < (2 if self._ranks == 1 else 1):
-            problem = ONE_PART
-        if problem:
-            self.skipped[problem] += 1
-            if self._ranks == 1:
-                return None
-            nothing = self._columns_of({}) * math.nan
-            return StepSums(nothing, nothing, 1.0, 1.0, 1.0, 1.0)
-        if self._sharded:
-            mean = self._columns_of({n: (sharded.norm_of_shard(g),) for n, g in gradients.items()})
-        else:
-            mean = self._columns_of({n: self._norms_of(n, g) for n, g in gradients.items()})
-        if self._from_buckets:
-            parts = [merge(self._examples, self._weights, self._columns_of(self._norms))]
-        else:
-            weights = weights_of(self._weights)
-            parts = [Part(s, 1 / b, b, w) for s, b, w in zip(self._seen, self._examples, weights, strict=True)]
-        sums = sum_parts(parts, mean)
-        if scaler is None:
-            return sums
-        unscale = scaler.scale(torch.ones_like(self._zero)).double() ** -2
-        return sums._replace(squares=sums.squares * unscale, mean_sq_norm=sums.mean_sq_norm * unscale)
+    def _beside(self, measure: Callable[[nn.Module], Measured], batch: Any) -> None:
+        if self._collector.ranks > 1 or PRECONDITIONED in self._averages:
+            raise ValueError("measuring beside training works in one process, and without precondition")
+        self.close()
+        if self._due() and leading(batch) < 2:
+            self.skipped[ONE_PART] += 1
+        elif self._due():
+            bare = self.model
+            while hasattr(bare, "_orig_mod") or isinstance(bare, DistributedDataParallel):
+                bare = bare.module if isinstance(bare, DistributedDataParallel) else bare._orig_mod
+            found = measure(bare)
+            none = torch.zeros(len(found.sizes), dtype=torch.float64, device=self._collector.device)
+            squares = torch.stack([found.sq_norms.get(n, none) for n in self.columns.parameters], -1)
+            means = torch.stack([found.mean_sq_norm.get(n, none[0]) for n in self.columns.parameters])
+            moments = gradient_moments(self.columns.sum(squares).T, found.sizes, self.columns.sum(means))
+            self._averages[""].update(*moments, float(sum(found.sizes)))
+        self._next()
 
     def _collect(self, leave: int = 0) -> None:
         while len(self._in_flight) > leave:
             self._update(self._in_flight.popleft().wait())
 
     def _update(self, sums: StepSums) -> None:
-        moments = sums.moments(self._ranks)
+        moments = sums.moments(self._collector.ranks)
         columns = len(self.columns.names)
         self._averages[""].update(*(x[:columns] for x in moments), sums.examples)
         if PRECONDITIONED in self._averages:

@@ -1,0 +1,142 @@
+r"""Per-example norms from the training pass itself: hooks keep each layer's input and its output's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from noisescale.columns import plain_name
+from noisescale.layers import RULES
+from noisescale.parts import HALF
+from noisescale.recurrent import Record, lstm, refusal
+from noisescale.uses import Use, sq_norms
+
+
+class GhostNorms:
+    r"""Squared norms of the examples' gradients, as they enter the batch's: |∇(loss_i / B)|² for a mean over B.
+
+    Knows Linear, Conv1d, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and LSTM; tied weights and layers that are
+    called twice are summed before the norm. In the first pass each parameter's examples are added up and compared with
+    the gradient that training got, so that a weight used behind its layer's back is found and not measured wrongly.
+
+    Args:
+        model: examples come first in every layer's input.
+        canonical: any name of a parameter → the one it is measured under.
+
+    Raises:
+        ValueError: layers it doesn't know, by name.
+    """
+
+    def __init__(self, model: nn.Module, canonical: Mapping[str, str]) -> None:
+        self._names: dict[nn.Module, dict[str, str]] = {}
+        unknown = []
+        for prefix, module in model.named_modules():
+            owned = [n for n, p in module.named_parameters(recurse=False) if p.requires_grad]
+            if not owned:
+                continue
+            kind = type(module).__name__
+            if isinstance(module, nn.LSTM):
+                reason = refusal(module)
+                if reason:
+                    unknown.append(f"{prefix} ({kind} with {reason})")
+            elif type(module) not in RULES:
+                unknown.append(f"{prefix or 'the model itself'} ({kind}: {', '.join(owned)})")
+            self._names[module] = {n: canonical[plain_name(f"{prefix}.{n}".lstrip("."))] for n in owned}
+        if unknown:
+            raise ValueError(
+                f"no rule for the per-example gradients of {'; '.join(unknown)}: "
+                "measure with per_example(), which takes any layer, or compare micro-batches"
+            )
+        self.on = True
+        self.batch = 0
+        self._uses: dict[str, list[Use]] = {}
+        self._records: list[tuple[nn.LSTM, Record]] = []
+        self._checked = False
+        self._seen: dict[str, Tensor] = {}
+        self.handles = [model.register_forward_pre_hook(self._start, with_kwargs=True)]
+        for module in self._names:
+            see = self._see_lstm if isinstance(module, nn.LSTM) else self._see
+            self.handles.append(module.register_forward_hook(see))
+        for name, p in model.named_parameters():
+            if p.requires_grad:
+                known = canonical[plain_name(name)]
+                self.handles.append(p.register_hook(lambda g, known=known: self._compare(known, g)))
+
+    @torch.no_grad()
+    def take(self, examples: int) -> dict[str, Tensor]:
+        """name → (B,), and forget. Raises ValueError where a layer's input didn't have the examples first."""
+        for module, record in self._records:
+            for local, uses in lstm(module, record).items():
+                if local in self._names[module]:
+                    self._uses.setdefault(self._names[module][local], []).extend(uses)
+        uses, self._uses, self._records = self._uses, {}, []
+        norms = {name: sq_norms(found) for name, found in uses.items()}
+        for name, rows in norms.items():
+            if len(rows) != examples:
+                raise ValueError(
+                    f"{name}: its layer saw {len(rows)} rows for {examples} examples; examples must come first"
+                )
+        if not self._checked:
+            self._check(uses)
+        return norms
+
+    def _check(self, uses: dict[str, list[Use]]) -> None:
+        if not self._seen:
+            return
+        whole = torch.stack([torch.linalg.vector_norm(g) for g in self._seen.values()]).norm()
+        for name, gradient in self._seen.items():
+            total = sum((use.total().flatten() for use in uses.get(name, [])), torch.zeros_like(gradient).flatten())
+            difference, size = torch.linalg.vector_norm(total - gradient.flatten()), torch.linalg.vector_norm(gradient)
+            if bool(difference > 0.02 * size + 1e-4 * whole):  # some gradients are nothing but rounding
+                raise ValueError(
+                    f"{name}: the examples' gradients don't add up to the batch's: it is used outside its layer's "
+                    "forward, or its layer's input doesn't have the examples first"
+                )
+        self._checked = True
+        self._seen.clear()
+
+    def _compare(self, name: str, gradient: Tensor) -> None:
+        if self.on and not self._checked:
+            self._seen[name] = self._seen[name] + gradient if name in self._seen else gradient.detach().clone()
+
+    def _start(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
+        self.batch = len(leaves[0]) if leaves else 0
+
+    def _see(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        if not (self.on and torch.is_grad_enabled() and output.requires_grad):
+            return None
+        x = args[0].detach()
+        wide = None
+        if isinstance(module, nn.Embedding) and len(x) == 1 < self.batch:
+            # Positions (1, T) are shared by the examples: widened here, autograd adds the examples up later.
+            x, wide = x.expand(self.batch, *x.shape[1:]), output.expand(self.batch, *output.shape[1:])
+        (output if wide is None else wide).register_hook(lambda g: self._use(module, x, g))
+        return wide
+
+    @torch.no_grad()
+    def _use(self, module: nn.Module, x: Tensor, g: Tensor) -> None:
+        if g.dtype in HALF:
+            g = g.float()
+        if x.dtype in HALF:
+            x = x.float()
+        names = self._names[module]
+        for local, use in RULES[type(module)](module, x, g).items():
+            if local in names:
+                self._uses.setdefault(names[local], []).append(use)
+
+    def _see_lstm(self, module: nn.LSTM, args: Any, output: Any) -> None:
+        if not (self.on and torch.is_grad_enabled() and output[0].requires_grad):
+            return
+        if not isinstance(args[0], Tensor) or args[0].dim() != 3:
+            raise ValueError(f"LSTM on {type(args[0]).__name__}: per-example norms need a padded batch (B, T, width)")
+        gradients: list[Tensor | None] = [None, None, None]
+        start = tuple(t.detach() for t in args[1]) if len(args) > 1 and args[1] is not None else None
+        self._records.append((module, Record(args[0].detach(), start, output[0].detach(), gradients)))
+        for i, part in enumerate((output[0], *output[1])):
+            if part.requires_grad:
+                part.register_hook(lambda g, i=i: gradients.__setitem__(i, g))

@@ -1,0 +1,118 @@
+r"""Extra gradients of a batch, taken beside training: of every example by `vmap`, or of a few parts in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _pytree as pytree
+
+from noisescale.parts import norm
+from noisescale.undisturbed import undisturbed
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Measured(NamedTuple):
+    """By parameter name: |G_i|², shape (k,), and |Ḡ|² of the size-weighted mean; sizes of the k parts."""
+
+    sq_norms: dict[str, Tensor]
+    mean_sq_norm: dict[str, Tensor]
+    sizes: list[int]
+
+
+def leading(batch: Any) -> int:
+    """Examples in a batch: the common leading dimension of its tensors. Raises ValueError where they differ."""
+    sizes = {len(leaf) if leaf.dim() else 0 for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)}
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(f"the batch's tensors have leading dimensions {sorted(sizes)}: one, the examples, is expected")
+    return sizes.pop()
+
+
+def split(batch: Any, size: int) -> Iterator[Any]:
+    """The batch in pieces of `size` examples, the last one maybe smaller."""
+    for start in range(0, leading(batch), size):
+        yield pytree.tree_map(lambda leaf, s=start: leaf[s : s + size] if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def per_example_sq_norms(model: nn.Module, loss: Loss, batch: Any, chunk: int = 32) -> Measured:
+    r"""|G_i|² of every example i by `vmap(grad)`, `chunk` at a time: exact for any model that treats them apart.
+
+    Training isn't touched: `.grad`, buffers and random state stay as they were. Dropout draws anew for every example.
+    Recurrent layers don't go through `vmap`; a model with one gets a backward pass for each example.
+
+    Args:
+        model: parameters that require a gradient are measured.
+        loss: `loss(model, batch)`, the mean over the batch's examples; it is called with one example at a time.
+        batch: tensors, or any nesting of tuples, lists and dicts of them, examples first.
+        chunk: examples whose gradients are held in memory together.
+
+    Raises:
+        ValueError: BatchNorm in training mode, by name: it couples the examples, so none has a gradient of its own.
+    """
+    coupled = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.training]
+    if coupled:
+        raise ValueError(
+            f"{', '.join(coupled)}: BatchNorm couples the examples of a batch, so none has a gradient of its own; "
+            "compare micro-batches instead, or put these layers in eval mode"
+        )
+    if any(isinstance(m, nn.RNNBase) for m in model.modules()):
+        return part_sq_norms(model, loss, batch, leading(batch))
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    holder = _Holder(model, loss)
+
+    def one(parameters: dict[str, Tensor], example: Any) -> Tensor:
+        tensors = pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, example)
+        return functional_call(holder, {f"model.{n}": p for n, p in parameters.items()}, (tensors,))
+
+    each = vmap(grad(one), in_dims=(None, 0), randomness="different")
+    detached = {n: p.detach() for n, p in named.items()}
+    norms: dict[str, list[Tensor]] = {n: [] for n in named}
+    sums = {n: torch.zeros_like(p, memory_format=torch.preserve_format) for n, p in detached.items()}
+    size = leading(batch)
+    with undisturbed(model), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no rule for vmap
+        for piece in split(batch, chunk):
+            for n, g in each(detached, piece).items():
+                norms[n].append(torch.linalg.vector_norm(g.flatten(1), dim=1))
+                sums[n] += g.sum(0)
+    squares = {n: torch.cat(rows).double() ** 2 for n, rows in norms.items()}
+    return Measured(squares, {n: (norm(s).double() / size) ** 2 for n, s in sums.items()}, [1] * size)
+
+
+def part_sq_norms(model: nn.Module, loss: Loss, batch: Any, parts: int) -> Measured:
+    """|G_i|² of `parts` pieces of the batch, one backward pass each, beside training as in `per_example_sq_norms`."""
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    size = leading(batch)
+    if not 2 <= parts <= size:
+        raise ValueError(f"parts = {parts}: a batch of {size} can be compared in 2 to {size} parts")
+    squares: dict[str, list[Tensor]] = {n: [] for n in named}
+    sums: Sequence[Tensor] = [torch.zeros_like(p) for p in named.values()]
+    sizes = []
+    with undisturbed(model):
+        for piece in split(batch, -(-size // parts)):
+            sizes.append(leading(piece))
+            found = torch.autograd.grad(
+                loss(model, piece), list(named.values()), allow_unused=True, materialize_grads=True
+            )
+            for n, g, total in zip(named, found, sums, strict=True):
+                squares[n].append(norm(g).double() ** 2)
+                total.add_(g, alpha=sizes[-1] / size)
+    means = {n: norm(total).double() ** 2 for n, total in zip(named, sums, strict=True)}
+    return Measured({n: torch.stack(rows) for n, rows in squares.items()}, means, sizes)
+
+
+class _Holder(nn.Module):
+    """`functional_call` replaces parameters of a module; this one's forward is the whole loss."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss
+
+    def forward(self, batch: Any) -> Tensor:
+        return self._loss(self.model, batch)

@@ -1,0 +1,94 @@
+r"""One use of a parameter in a forward pass, and the per-example squared norms of the gradients it brings.
+
+A parameter used several times (tied weights, a layer called twice) has one gradient: the uses are summed before the
+norm. Each use is kept in the form that is cheapest to take norms in; a matrix product never has to be formed where
+positions are few, because |Σ_t u_t v_tᵀ|² = Σ_{t,s} (u_t·u_s)(v_t·v_s).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The per-example gradient itself, shape (B, numel)."""
+
+    gradient: Tensor
+
+    def total(self) -> Tensor:
+        return self.gradient.sum(0)
+
+
+@dataclass(frozen=True)
+class Outer:
+    r"""Σ_t u_t v_tᵀ: a linear layer with u = dL/d(output), shape (B, T, out), and v = input, shape (B, T, in)."""
+
+    u: Tensor
+    v: Tensor
+
+    def total(self) -> Tensor:
+        return self.u.flatten(0, 1).T @ self.v.flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Row `ids[t]` of a table gets `gradient[t]`: an embedding; ids (B, T), gradient (B, T, width), rows in all."""
+
+    ids: Tensor
+    gradient: Tensor
+    rows: int
+
+    def total(self) -> Tensor:
+        table = self.gradient.new_zeros(self.rows, self.gradient.shape[-1])
+        return table.index_add_(0, self.ids.flatten(), self.gradient.flatten(0, 1))
+
+
+Use = Whole | Outer | Rows
+
+
+def sq_norms(uses: Sequence[Use]) -> Tensor:
+    """|per-example gradient|² of one parameter from all its uses, shape (B,)."""
+    if all(isinstance(use, Whole) for use in uses):
+        gradients = [use.gradient for use in uses if isinstance(use, Whole)]
+        return _sq(gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0))
+    outers = [use for use in uses if isinstance(use, Outer)]
+    rows = [use for use in uses if isinstance(use, Rows)]
+    assert len(outers) + len(rows) == len(uses), "a parameter used both as a matrix and otherwise"
+    found = []
+    if outers:
+        outer = outers[0]
+        if len(outers) > 1:
+            outer = Outer(torch.cat([o.u for o in outers], 1), torch.cat([o.v for o in outers], 1))
+        found.append(_outer_sq(outer))
+    if rows:
+        row = rows[0]
+        if len(rows) > 1:
+            row = Rows(torch.cat([r.ids for r in rows], 1), torch.cat([r.gradient for r in rows], 1), row.rows)
+        same = row.ids[:, :, None] == row.ids[:, None, :]
+        found.append((_gram(row.gradient, row.gradient) * same).sum((1, 2)))
+        for outer in outers:
+            index = row.ids[:, None, :].expand(-1, outer.u.shape[1], -1)
+            found.append(2 * (outer.u.gather(2, index) * _gram(outer.v, row.gradient)).sum((1, 2)))
+    return torch.stack(found).sum(0)
+
+
+def _outer_sq(use: Outer) -> Tensor:
+    positions, out, into = use.u.shape[1], use.u.shape[2], use.v.shape[2]
+    if positions == 1:
+        return _sq(use.u.flatten(1)) * _sq(use.v.flatten(1))
+    if positions * (out + into) < out * into:
+        return (_gram(use.u, use.u) * _gram(use.v, use.v)).sum((1, 2))
+    return _sq((use.u.transpose(1, 2) @ use.v).flatten(1))
+
+
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b.transpose(1, 2)
+
+
+def _sq(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1) ** 2
