@@ -105,6 +105,32 @@ def test_a_row_holds_the_moments_of_its_steps():
     assert row["trace_cov"] == pytest.approx(float(expected.trace_cov), rel=1e-4)
 
 
+def test_groups_add_up_and_adams_metric_is_its_second_moment(tmp_path):
+    run = config(max_steps=12, lr=1e-3)
+    run = replace(run, optimizer=replace(run.optimizer, name="adam", beta1=0.9, beta2=0.99, eps=1e-8))
+    task = DigitsTask(run.task, run.seed, CPU)
+    task.groups = {"convolutions": ["0.", "2."], "head": ["5."]}  # type: ignore[attr-defined]
+    found = Trainer(run, task, CPU)
+    record = RunRecord(tmp_path)
+    record.start(run)
+    found.run(record, math.inf)
+    groups = record.read_groups()
+    assert groups is not None and list(groups["group"].unique()) == ["convolutions", "head", "preconditioned"]
+    read = record.read()
+    assert read is not None
+    curve = read[2].set_index("step")
+    for column in ("grad_sq_norm", "trace_cov"):
+        wide = groups.pivot(index="step", columns="group", values=column)
+        total = wide["convolutions"] + wide["head"]
+        assert total.to_numpy() == pytest.approx(curve.loc[total.index, column].to_numpy(), rel=1e-4)
+        assert wide["preconditioned"].iloc[2:].notna().all()
+
+    v = found.optimizer.state[found.flat.vector]["exp_avg_sq"] / (1 - 0.99**12)
+    gradient = torch.randn(found.flat.vector.numel())
+    expected = (gradient / (v.sqrt() + 1e-8))[v > 0].square().sum()
+    assert float(found.noise.norms(gradient)[-1]) == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_probes_stay_within_their_share(tmp_path):
     run = config(batch_size=8, max_steps=2000)
     run = replace(run, measure=replace(run.measure, probe_share=0.02))
