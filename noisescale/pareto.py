@@ -186,7 +186,9 @@ def _ends(points: Points, theta: float, a: float, low: float, high: float, limit
 
 
 def _exp(x: float) -> float:
-    return float(np.exp(x))
+    """e^x, inf where that is more than a float holds: with three points an interval can reach that far."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(x))
 
 
 def _undetermined(b_crit: Estimate, n: int, smallest: float, largest: float) -> str:

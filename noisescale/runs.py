@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from noisescale.front import Bools, Floats, Points, hazard
+from noisescale.censored import hazard
+from noisescale.front import Bools, Floats, Points
 
 FILL_STEPS = 200
 

@@ -89,12 +89,9 @@ def bootstrap_seeds(
 def _best(log_b: Floats, y: Floats, censored: Bools) -> Floats:
     """ln B_crit of greatest likelihood for each row of y (r, n); NaN where fewer than three points are not censored."""
     theta = np.full(len(y), np.nan)
-    some = censored.any(-1)
-    enough = (~censored).sum(-1) >= FEWEST_FOR_A_CURVE
-    weights = np.ones(log_b.size)
-    for group in (~some, some & enough):
-        rows = np.flatnonzero(group)
-        for part in np.array_split(rows, max(1, rows.size // ROWS_AT_ONCE)):
-            if part.size:
-                theta[part] = maximum(Points(log_b, y[part], censored[part], weights))[0]
+    for pattern in np.unique(censored, axis=0):
+        rows = np.flatnonzero((censored == pattern).all(-1))
+        if (~pattern).sum() >= FEWEST_FOR_A_CURVE:
+            for part in np.array_split(rows, -(-rows.size // ROWS_AT_ONCE)):
+                theta[part] = maximum(Points(log_b, y[part], pattern, np.ones(log_b.size)))[0]
     return theta
