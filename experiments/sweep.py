@@ -87,11 +87,11 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
         return
     with mirrored(suite):
         train_wanted(sweep, points, launch)
-    collect(suite)
-    for point, error in sweep.failed.items():
-        which = f"batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id})"
-        say(f"failed: {which}: {error}")
-    conclude(suite)
+        collect(suite)
+        for point, error in sweep.failed.items():
+            which = f"batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id})"
+            say(f"failed: {which}: {error}")
+        conclude(suite)
 
 
 def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
