@@ -17,6 +17,7 @@ TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     "svhn_adam": (svhn.SvhnConfig, svhn.SvhnTask),
     "cifar10": (cifar.CifarConfig, cifar.CifarTask),
     "imagenet": (imagenet.ImagenetConfig, imagenet.ImagenetTask),
+    "imagenette": (imagenet.ImagenetConfig, imagenet.ImagenetTask),
     "svhn_autoencoder": (generative.AutoencoderConfig, generative.AutoencoderTask),
     "svhn_vae": (generative.VaeConfig, generative.VaeTask),
     **dict.fromkeys(("lm", "lm_narrow", "lm_wide", "lm_lm1b"), (lm.LmConfig, lm.LmTask)),

@@ -21,7 +21,7 @@ class ImagenetConfig:
     The defaults are ResNet-50 on ImageNet, the paper's. `pad` is what a random crop is padded by.
     """
 
-    name: Literal["imagenet"]
+    name: Literal["imagenet", "imagenette"]
     source: ImagenetSource = "imagenet"
     classes: Count = 1000
     images_per_class: Count | None = None
