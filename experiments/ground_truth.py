@@ -3,9 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
-from experiments.crossings import cross
 from experiments.fit import GoalFit, hessian_curves, simple_curves
 from experiments.pooled import Curve, at_steps, averaged
 from experiments.summary import Sweep
@@ -33,13 +31,9 @@ def truths(sweep: Sweep) -> list[Truth]:
     """For every goal that is exactly solvable at every batch size of its fit."""
     config = QuadraticConfig(**sweep.config()["task"])
     problem = config.theory()
-    crossings = pd.read_csv(sweep.tables.folder / "crossings.csv")
-    rows = cross(sweep.tables, [fit.goal for fit in sweep.fits])
     found = []
     for fit in sweep.fits:
-        mine = crossings[(crossings["goal"] == fit.goal) & crossings["best"] & crossings["reached"]]
-        keys = ["batch_size", "seed", "lr"]
-        arrived = rows[rows["goal"] == fit.goal].merge(mine[keys], on=keys)
+        arrived = sweep.arrived(fit.goal)
         sizes = sorted(arrived["batch_size"].unique())
         if len(sizes) < 3:
             continue

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.errors import UserError
 from experiments.page import to_html
-from experiments.sections import claim, evidence, state
+from experiments.sections import claim, evidence, more, state
 from experiments.summary import Sweep, summarise
 from experiments.tables import RESULTS
 
@@ -42,6 +42,8 @@ def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
         *claim.questions(sweeps),
         *evidence.beside_the_paper(sweeps, results),
         *evidence.against_exact_answers(sweeps),
+        *more.branches(sweeps),
+        *more.groups(sweeps),
         "## Task by task",
         *(part for sweep in sweeps for part in evidence.one_sweep(sweep)),
         "## The paper's figures",

@@ -16,11 +16,13 @@ from noisescale.pareto import Estimate
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's tables and fits. `start` and `end` are its easiest and hardest goal with a determined B_crit, or
-    None."""
+    """A sweep's tables, fits and `crossings.csv`. `start` and `end` are its easiest and hardest goal with a determined
+    B_crit, or None.
+    """
 
     tables: Tables
     fits: list[GoalFit]
+    crossings: pd.DataFrame
 
     @property
     def name(self) -> str:
@@ -71,6 +73,12 @@ class Sweep:
     def verdict(self) -> str:
         return judge_task(fit.verdict for fit in self.fits)
 
+    def arrived(self, goal: float) -> pd.DataFrame:
+        """The tuned runs that reached `goal`: columns run_id, batch_size, lr, seed, steps."""
+        rows = self.crossings[(self.crossings["goal"] == goal) & self.crossings["best"] & self.crossings["reached"]]
+        keys = ["batch_size", "lr", "seed"]
+        return rows.loc[rows["steps"] > 0, [*keys, "steps"]].merge(self.tables.runs[["run_id", *keys]], on=keys)
+
     def config(self) -> dict:
         """The resolved config of one of the runs."""
         return json.loads(self.tables.describe("config"))
@@ -81,7 +89,7 @@ def read_sweep(folder: Path) -> Sweep:
     path = folder / "fits.csv"
     if not path.exists():
         raise UserError(f"no {path}; run `python -m experiments.analyse {folder}`")
-    stamps = tuple((folder / name).stat().st_mtime_ns for name in ("runs.parquet", "curves.parquet", "fits.csv"))
+    stamps = tuple((folder / name).stat().st_mtime_ns for name in ("runs.parquet", "fits.csv", "crossings.csv"))
     return _read_once(folder, stamps)
 
 
@@ -89,7 +97,7 @@ def read_sweep(folder: Path) -> Sweep:
 def _read_once(folder: Path, stamps: tuple[int, ...]) -> Sweep:
     """Every figure asks for the sweeps; `stamps` are the files' times, so that changed files are read again."""
     del stamps
-    return Sweep(read_tables(folder), read_fits(folder / "fits.csv"))
+    return Sweep(read_tables(folder), read_fits(folder / "fits.csv"), pd.read_csv(folder / "crossings.csv"))
 
 
 def summarise(results: Path) -> list[Sweep]:

@@ -79,7 +79,7 @@ def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool
 
 
 def _draw_ours(axes: Axes, sweep: Sweep) -> list[tuple[float, float]]:
-    crossings = pd.read_csv(sweep.tables.folder / "crossings.csv")
+    crossings = sweep.crossings
     corners = []
     shown = spread(sweep.fits, GOALS_SHOWN)
     for index, (fit, colour) in enumerate(zip(shown, shades(len(shown)), strict=True)):

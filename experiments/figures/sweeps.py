@@ -96,7 +96,7 @@ def learning_rates(sweep: Sweep, results: Path) -> Figure:
     del results
     figure = Figure(figsize=(COLUMN * 1.25, COLUMN))
     axes = figure.subplots()
-    crossings = pd.read_csv(sweep.tables.folder / "crossings.csv")
+    crossings = sweep.crossings
     tried = sweep.tables.runs[["batch_size", "lr"]].drop_duplicates()
     axes.plot(tried["batch_size"], tried["lr"], ".", color=PALE, markersize=3, label="tried")
     shown = spread(sweep.fits, 3)
@@ -125,8 +125,7 @@ def learning_rates(sweep: Sweep, results: Path) -> Figure:
 def tuned_runs(sweep: Sweep) -> pd.DataFrame:
     """Rows of `runs` at each batch size's best learning rate for the hardest goal that it reached (or, if none, the
     hardest)."""
-    crossings = pd.read_csv(sweep.tables.folder / "crossings.csv")
-    best = crossings[crossings["best"]]
+    best = sweep.crossings[sweep.crossings["best"]]
     parts = []
     for size, rows in best.groupby("batch_size"):
         arrived = [f.goal for f in sweep.fits if rows.loc[rows["goal"] == f.goal, "reached"].all()]
