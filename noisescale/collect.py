@@ -89,7 +89,7 @@ class Collector:
             self._counts.append(1)
             self._norms = {}
 
-    def sums(self, scaler: torch.amp.GradScaler | None) -> StepSums | str:
+    def sums(self, scaler: torch.amp.GradScaler | None, unscaled: bool) -> StepSums | str:
         """This rank's sums, or why there are none."""
         if self._norms and not (self._from_buckets and self._examples):
             raise ValueError("a backward pass after the last micro_batch(): call micro_batch() after each one")
@@ -116,7 +116,8 @@ class Collector:
         if scaler is None:
             return sums
         unscale = scaler.scale(torch.ones_like(self._zero)).double() ** -2
-        return sums._replace(squares=sums.squares * unscale, mean_sq_norm=sums.mean_sq_norm * unscale)
+        mean_sq_norm = sums.mean_sq_norm if unscaled else sums.mean_sq_norm * unscale
+        return sums._replace(squares=sums.squares * unscale, mean_sq_norm=mean_sq_norm)
 
     def nothing(self) -> StepSums:
         """What a rank without sums sends: NaN, so that all ranks drop the step."""

@@ -113,14 +113,15 @@ class NoiseTracker:
         """
         self._collector.use_example_hooks()
 
-    def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
+    def step(self, scaler: torch.amp.GradScaler | None = None, unscaled: bool = False) -> None:
         """Close the step: call it after the last backward pass, before unscaling, clipping and `optimizer.step()`.
 
         Args:
             scaler: the GradScaler, where the loss was scaled; its scale is divided out, and an overflow is dropped.
+            unscaled: whether `scaler.unscale_` has been called all the same.
         """
         if self._due():
-            sums = self._collector.sums(scaler)
+            sums = self._collector.sums(scaler, unscaled)
             if isinstance(sums, str):
                 self.skipped[sums] += 1
             if self._collector.ranks > 1:

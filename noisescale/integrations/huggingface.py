@@ -1,0 +1,82 @@
+"""The noise scale in a run of Hugging Face's `Trainer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback
+
+from noisescale.per_example import leading
+from noisescale.tracker import NoiseTracker
+
+FILE = "noise_scale.pt"
+
+
+class NoiseScaleCallback(TrainerCallback):
+    r"""B_simple with its interval in the trainer's own logs, and so in its W&B, TensorBoard or console.
+
+        trainer = Trainer(model, arguments, ...)
+        trainer.add_callback(NoiseScaleCallback(trainer))
+
+    Micro-batches of `gradient_accumulation_steps`, and ranks, are the parts that are compared: at least 2 in all. The
+    unit is a row of the batch (a sequence). Where the loss is a mean over the tokens of the whole batch, rows of
+    different length count by their tokens, and that counts as noise too.
+
+    `Trainer` calls its callbacks after it has clipped the gradients, too late to measure. So while it trains, the
+    callback stands around its `training_step` and its `log`. The state goes into the trainer's checkpoints.
+
+    Args:
+        trainer: the one it is added to.
+        prefix: of the logged names: `noise_scale/b_simple`, `…/trace_cov`, `…/grad_sq_norm`, `…/low`, `…/high`.
+        **tracker: options of `NoiseTracker`, such as `decay`, `groups` or `every`.
+    """
+
+    def __init__(self, trainer: Trainer, prefix: str = "noise_scale", **tracker: Any) -> None:
+        self.trainer: Any = trainer
+        self.prefix = prefix
+        self.tracker: NoiseTracker | None = None
+        self._options = tracker
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer = self.trainer
+        if args.n_gpu > 1 or getattr(trainer, "is_deepspeed_enabled", False):
+            raise ValueError("the noise scale needs one process a device (torchrun), and not DeepSpeed")
+        if args.gradient_accumulation_steps * args.world_size < 2:
+            raise ValueError(
+                "gradient_accumulation_steps × ranks is 1, so no two gradients can be compared: "
+                "use at least 2 (with half the per_device_train_batch_size for the same batch)"
+            )
+        self.tracker = NoiseTracker(trainer.model_wrapped, **self._options)
+        saved = self._file(args, state)
+        if state.global_step and saved.exists():
+            self.tracker.load_state_dict(torch.load(saved, weights_only=False))
+        trainer.training_step, trainer.log = self._training_step, self._log
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.__dict__.pop("training_step", None)
+        self.trainer.__dict__.pop("log", None)
+        if self.tracker is not None:
+            self.tracker.close()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero and self.tracker is not None:
+            torch.save(self.tracker.state_dict(), self._file(args, state))
+
+    def _file(self, args: Any, state: Any) -> Path:
+        return Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE
+
+    def _training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        assert self.tracker is not None
+        rows = leading([value for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()])
+        loss = type(self.trainer).training_step(self.trainer, model, inputs, *args, **kwargs)
+        self.tracker.micro_batch(rows)
+        if self.trainer.accelerator.gradient_state.sync_gradients:
+            self.tracker.step(self.trainer.accelerator.scaler)
+        return loss
+
+    def _log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self.tracker is not None and "loss" in logs:
+            logs = logs | self.tracker.scalars(self.prefix)
+        type(self.trainer).log(self.trainer, logs, *args, **kwargs)

@@ -1,0 +1,172 @@
+"""The callbacks inside the real trainers: exact, invisible to training, in the logs and in the checkpoints."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from zoo import flat, sq_norms
+
+from noisescale import gradient_moments
+
+ROWS = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
+LABELS = (ROWS.sum(1) > 0).long()
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def first_step_truth(sizes):
+    """The pair at the first step: the first rows, in order, at the initial weights."""
+    model = network().double()
+    each = {n: [] for n, _ in model.named_parameters()}
+    for x, y in zip(ROWS[: sum(sizes)].double(), LABELS, strict=False):
+        value = nn.functional.cross_entropy(model(x[None]), y[None])
+        for n, g in zip(each, torch.autograd.grad(value, list(model.parameters())), strict=True):
+            each[n].append(g.flatten())
+    parts = torch.stack([p.mean(0) for p in flat({n: torch.stack(g) for n, g in each.items()}).split(sizes)])
+    return gradient_moments(sq_norms(parts), sizes, sq_norms(parts.mean(0)), weights=[1.0] * len(sizes))
+
+
+@pytest.fixture(autouse=True)
+def their_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class TestHuggingFace:
+    @pytest.fixture(autouse=True)
+    def library(self):
+        pytest.importorskip("transformers")
+
+    def run(self, folder, measure, steps=6, resume=False, clip=0.05, accumulation=3):
+        import transformers
+
+        from noisescale.integrations.huggingface import NoiseScaleCallback
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.network = network()
+
+            def forward(self, x, labels):
+                logits = self.network(x)
+                return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+        class InOrder(transformers.Trainer):
+            def _get_train_sampler(self, *args):
+                return torch.utils.data.SequentialSampler(self.train_dataset)
+
+        rows = [{"x": x, "labels": y} for x, y in zip(ROWS, LABELS, strict=True)]
+        arguments = transformers.TrainingArguments(
+            output_dir=str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=accumulation,
+            max_steps=steps, max_grad_norm=clip, logging_steps=1, save_steps=3, use_cpu=True, report_to=[],
+            disable_tqdm=True, learning_rate=0.01, seed=0, lr_scheduler_type="constant",
+        )  # fmt: skip
+        trainer = InOrder(Model(), arguments, train_dataset=rows)
+        callback = NoiseScaleCallback(trainer, window=50) if measure else None
+        if callback is not None:
+            trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3") if resume else None)
+        return trainer, callback
+
+    def test_exact_before_clipping_and_in_the_logs(self, tmp_path):
+        trainer, callback = self.run(tmp_path, True, steps=1)
+        moments, scale = first_step_truth([4, 4, 4]), callback.tracker.estimate()
+        assert scale.grad_sq_norm == pytest.approx(float(moments.grad_sq_norm), rel=1e-4)
+        assert scale.trace_cov == pytest.approx(float(moments.trace_cov), rel=1e-4)
+        logged = [row for row in trainer.state.log_history if "loss" in row]
+        for field in ("trace_cov", "grad_sq_norm", "b_simple"):
+            assert logged[0][f"noise_scale/{field}"] == getattr(scale, field)
+
+    def test_training_is_the_same_bit_for_bit_and_the_trainer_is_left_as_it_was(self, tmp_path):
+        with_it, _ = self.run(tmp_path / "a", True)
+        without, _ = self.run(tmp_path / "b", False)
+        for a, b in zip(with_it.model.parameters(), without.model.parameters(), strict=True):
+            assert torch.equal(a, b) and not a._backward_hooks
+        assert "training_step" not in with_it.__dict__ and "log" not in with_it.__dict__
+
+    def test_a_checkpoint_brings_the_estimate_back(self, tmp_path):
+        _, straight = self.run(tmp_path, True)
+        _, resumed = self.run(tmp_path, True, resume=True)
+        assert resumed.tracker.estimate() == straight.tracker.estimate()
+        assert resumed.tracker.estimate().steps == pytest.approx(6)
+
+    def test_one_gradient_a_step_is_refused(self, tmp_path):
+        with pytest.raises(ValueError, match="gradient_accumulation_steps × ranks is 1"):
+            self.run(tmp_path, True, accumulation=1)
+
+
+class TestLightning:
+    @pytest.fixture(autouse=True)
+    def library(self):
+        pytest.importorskip("lightning")
+
+    def run(self, folder, measure, steps=6, resume=None, clip=0.05, accumulation=3, precision="32-true"):
+        import lightning.pytorch as pl
+        from lightning.pytorch.loggers import CSVLogger
+
+        from noisescale.integrations.lightning import NoiseScaleCallback
+
+        class Module(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.network = network()
+
+            def training_step(self, batch, index):
+                return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+            def configure_optimizers(self):
+                return torch.optim.Adam(self.parameters(), lr=0.01)
+
+        # 9 batches, 3 steps an epoch: a plain DataLoader starts over when resumed, so that half-way is an epoch's end
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS[:36], LABELS[:36]), batch_size=4)
+        callback = NoiseScaleCallback(window=50) if measure else None
+        module = Module()
+        trainer = pl.Trainer(
+            max_steps=steps, accumulate_grad_batches=accumulation, gradient_clip_val=clip, accelerator="cpu",
+            logger=CSVLogger(folder), log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False,
+            enable_checkpointing=False, precision=precision, callbacks=[callback] if callback else [],
+        )  # fmt: skip
+        trainer.fit(module, loader, ckpt_path=resume, weights_only=False if resume else None)
+        return trainer, callback, module
+
+    def test_exact_before_clipping_and_in_the_logger(self, tmp_path):
+        trainer, callback, _ = self.run(tmp_path, True, steps=1)
+        moments, scale = first_step_truth([4, 4, 4]), callback.tracker.estimate()
+        assert scale.grad_sq_norm == pytest.approx(float(moments.grad_sq_norm), rel=1e-4)
+        assert scale.trace_cov == pytest.approx(float(moments.trace_cov), rel=1e-4)
+        for field in ("trace_cov", "grad_sq_norm", "b_simple"):
+            logged = trainer.logged_metrics[f"noise_scale/{field}"]
+            assert float(logged) == pytest.approx(getattr(scale, field), rel=1e-6)
+
+    def test_training_is_the_same_bit_for_bit(self, tmp_path):
+        _, _, with_it = self.run(tmp_path / "a", True)
+        _, _, without = self.run(tmp_path / "b", False)
+        for a, b in zip(with_it.parameters(), without.parameters(), strict=True):
+            assert torch.equal(a, b) and not a._backward_hooks
+
+    def test_a_checkpoint_brings_the_estimate_back(self, tmp_path):
+        _, straight, _ = self.run(tmp_path / "a", True)
+        half, _, _ = self.run(tmp_path / "b", True, steps=3)
+        half.save_checkpoint(tmp_path / "half.ckpt")
+        _, resumed, _ = self.run(tmp_path / "c", True, resume=tmp_path / "half.ckpt")
+        assert resumed.tracker.estimate().steps == pytest.approx(6)
+        assert resumed.tracker.estimate() == straight.tracker.estimate()
+
+    def test_one_gradient_a_step_is_refused(self, tmp_path):
+        with pytest.raises(ValueError, match="accumulate_grad_batches × ranks is 1"):
+            self.run(tmp_path, True, accumulation=1)
+
+
+def test_the_library_itself_imports_none_of_it():
+    code = "import sys, json, noisescale; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    loaded = set(json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout))
+    banned = {"transformers", "lightning", "accelerate", "hydra", "wandb", "pandas", "matplotlib", "gymnasium"}
+    assert not loaded & banned
