@@ -1,0 +1,86 @@
+"""The noise scale at one point of a run by kind of layer, of the plain gradient and in the optimizer's own metric.
+
+A kind of layer is a group of parameters that the task names by their prefixes (`groups`); a task without groups has a
+total alone. A group's |G|² and tr Σ are those of its coordinates, so they add up to the total's over disjoint groups.
+In an adaptive optimizer's metric every coordinate is divided by √v̂ + ε first (`noisescale.precondition`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from experiments.flat import FlatModel
+from experiments.tasks.base import Task
+from noisescale import gradient_moments, ratio_of_means
+from noisescale.precondition import inverse_roots
+
+TOTAL = "total"
+
+
+def layer_noise(
+    task: Task,
+    flat: FlatModel,
+    optimizer: torch.optim.Optimizer,
+    size: int,
+    rows: int,
+    parts: int,
+    generator: torch.Generator,
+    confidence: float = 0.95,
+) -> pd.DataFrame:
+    """`rows` independent estimates from `parts` gradients of `size` units each, then the ratio of their means.
+
+    A row a (group, `preconditioned`): `grad_sq_norm`, `trace_cov` (per unit), `b_simple` with its interval's ends, and
+    `determined`. The preconditioned ones are there if the optimizer keeps second moments. Weights, gradients' owner and
+    the global random state are left alone; `flat.gradient` is overwritten.
+    """
+    slices = {TOTAL: [slice(0, flat.vector.numel())], **_group_slices(flat, getattr(task, "groups", {}))}
+    metrics: dict[bool, Tensor | float] = {False: 1.0}
+    if any("square_avg" in state or "exp_avg_sq" in state for state in optimizer.state.values()):
+        metrics[True] = inverse_roots(optimizer)[id(flat.vector)]
+    squares = torch.empty(rows, len(metrics), len(slices), parts)
+    means = torch.empty(rows, len(metrics), len(slices))
+    total = torch.zeros_like(flat.gradient)
+    with torch.random.fork_rng([total.device] if total.device.type == "cuda" else []):
+        for row in range(rows):
+            total.zero_()
+            for part in range(parts):
+                flat.gradient.zero_()
+                task.loss(task.batch(size // task.sample_size, generator)).backward()
+                squares[row, :, :, part] = _norms(flat.gradient, metrics, slices)
+                total += flat.gradient
+            means[row] = _norms(total / parts, metrics, slices)
+    moments = gradient_moments(squares, [size] * parts, means)
+    found = []
+    for i, preconditioned in enumerate(metrics):
+        for j, group in enumerate(slices):
+            ratio = ratio_of_means(moments.trace_cov[:, i, j], moments.grad_sq_norm[:, i, j], confidence=confidence)
+            found.append(
+                {
+                    "group": group,
+                    "preconditioned": preconditioned,
+                    "grad_sq_norm": ratio.denominator,
+                    "trace_cov": ratio.numerator,
+                    "b_simple": ratio.value,
+                    "b_simple_low": ratio.low,
+                    "b_simple_high": ratio.high,
+                    "determined": ratio.determined,
+                }
+            )
+    return pd.DataFrame(found)
+
+
+def _norms(gradient: Tensor, metrics: Mapping[bool, Tensor | float], slices: Mapping[str, Sequence[slice]]) -> Tensor:
+    """(metric, group) squared norms."""
+    scaled = [gradient * scale for scale in metrics.values()]
+    return torch.stack(
+        [torch.stack([sum(g[part].dot(g[part]) for part in kept) for kept in slices.values()]) for g in scaled]
+    )
+
+
+def _group_slices(flat: FlatModel, groups: Mapping[str, Sequence[str]]) -> dict[str, list[slice]]:
+    return {
+        group: [part for name, part in flat.slices.items() if name.startswith(tuple(prefixes))]
+        for group, prefixes in groups.items()
+    }
