@@ -83,16 +83,14 @@ class Sampler:
         self.obs = envs.reset(seeds())
         self.running = torch.zeros(envs.count, dtype=torch.float64)
         own = rng.integers(random_start + 1, size=envs.count)
-        for left in range(random_start, 0, -1):
+        for left in range(random_start, -1, -1):
             if (starts := own == left).any():
                 self.obs = envs.reset_some(starts, seeds())
                 self.running[torch.from_numpy(starts)] = 0.0
-            step = envs.step(torch.from_numpy(rng.integers(envs.actions, size=envs.count)))
-            self.obs = step.obs
-            self.running = torch.where(step.terminated | step.truncated, 0.0, self.running + step.reward)
-        if (starts := own == 0).any():
-            self.obs = envs.reset_some(starts, seeds())
-            self.running[torch.from_numpy(starts)] = 0.0
+            if left > 0:
+                step = envs.step(torch.from_numpy(rng.integers(envs.actions, size=envs.count)))
+                self.obs = step.obs
+                self.running = torch.where(step.terminated | step.truncated, 0.0, self.running + step.reward)
 
     @torch.no_grad()
     def collect(
