@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from experiments.config import SweepConfig
+from noisescale.theory import search_centre
 
 
 class Point(NamedTuple):
@@ -36,7 +37,7 @@ class Outcome:
 
 def grid_lr(sweep: SweepConfig, batch_size: int, j: int) -> float:
     """The lattice's learning rate, to four digits, so that it reads well and hashes the same everywhere."""
-    centre = sweep.lr / (1 + sweep.noise / batch_size) ** sweep.alpha
+    centre = float(search_centre(batch_size, sweep.lr, sweep.noise, sweep.alpha))
     return float(f"{centre * sweep.ratio**j:.4g}")
 
 
