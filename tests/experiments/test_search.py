@@ -9,7 +9,7 @@ import pytest
 from experiments.config import load
 from experiments.search import Outcome, Point, grid_lr, wanted
 
-SWEEP = replace(load(["task=digits"]).sweep, batch_sizes=(4, 64), seeds=3, goals=(0.3, 0.1), widen=6)
+SWEEP = replace(load(["task=digits"]).sweep, batch_sizes=(4, 64), seeds=3, goals=(0.3, 0.1), widen=6, ratio=2.0)
 
 
 def outcome(point: Point, best_j: float, noise: float = 0.0) -> Outcome:
