@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from experiments.crossings import cross
 from experiments.errors import UserError
@@ -88,14 +89,16 @@ def sentence(fits: Sequence[GoalFit]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m experiments.analyse FOLDER [GOAL ...]`."""
+    """`python -m experiments.analyse FOLDER [GOAL ...]`; without goals those of the folder's `fits.csv`, if there is one."""
     if not arguments or arguments[0].startswith("-"):
         print(__doc__)
         return 2
     folder = Path(arguments[0])
     try:
-        goals = [float(goal) for goal in arguments[1:]] or None
-        fits = analyse(folder, goals)
+        goals = [float(goal) for goal in arguments[1:]]
+        if not goals and (folder / "fits.csv").exists():
+            goals = pd.read_csv(folder / "fits.csv")["goal"].to_list()
+        fits = analyse(folder, goals or None)
     except (UserError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

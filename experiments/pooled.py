@@ -62,14 +62,18 @@ def hessian_curve(rows: pd.DataFrame, batch_size: int, examples: int) -> Curve:
 
 
 def at_start(curves: Sequence[Curve], seeds: Sequence[int]) -> Ratio:
-    """From the measurements at step 0, a row a seed: all runs of a seed start from the same weights."""
-    by_seed: dict[int, list[tuple[float, float, float]]] = {}
+    """From the measurements at the initial weights: the probe at step 0 and the gradients of the first step.
+
+    All runs of a seed start from the same weights, so they are one row.
+    """
+    by_seed: dict[int, list[Floats]] = {}
     for run, seed in zip(curves, seeds, strict=True):
-        found = _mean_near(run, 0.0)
-        if found is not None:
-            by_seed.setdefault(seed, []).append(found)
-    rows = np.array([np.mean(found, axis=0) for found in by_seed.values()]).reshape(-1, 3)
-    return ratio_of_means(rows[:, 0], rows[:, 1], rows[:, 2])
+        first = run.at <= 1
+        pair = np.array([run.trace[first], run.square[first], run.examples[first]])
+        by_seed.setdefault(seed, []).append(pair)
+    pooled = [np.concatenate(pairs, axis=1) for pairs in by_seed.values()]
+    rows = np.array([(pair[:2] @ pair[2]) / pair[2].sum() for pair in pooled if pair.size]).reshape(-1, 2)
+    return ratio_of_means(rows[:, 0], rows[:, 1])
 
 
 def at_steps(curves: Sequence[Curve], steps: Sequence[float]) -> Ratio:
@@ -114,12 +118,9 @@ def _rough(rows: Floats) -> float:
 def _mean_near(run: Curve, step: float) -> tuple[float, float, float] | None:
     if not run.at.size:
         return None
-    if step == 0:
-        near = run.at == 0
-    else:
-        with np.errstate(divide="ignore"):
-            distance = np.abs(np.log(run.at / step))
-        near = distance <= max(np.log(NEAR), min(distance.min(), np.log(FAR)))
+    with np.errstate(divide="ignore"):
+        distance = np.abs(np.log(run.at / step))
+    near = distance <= max(np.log(NEAR), min(distance.min(), np.log(FAR)))
     examples = run.examples[near]
     total = examples.sum()
     if total == 0:

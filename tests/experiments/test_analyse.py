@@ -32,7 +32,7 @@ def test_exact_curves_give_back_the_planted_values(exact):
         assert fit.e_min.value == pytest.approx(s * truth.b_crit(fit.goal), rel=0.01)
         assert fit.b_simple_avg.value == pytest.approx(truth.b_crit(fit.goal), rel=0.01)
         assert fit.b_simple.value == pytest.approx(truth.noise(s), rel=0.05)
-        assert fit.b_simple_start.value == pytest.approx(truth.start, rel=0.01)
+        assert fit.b_simple_start.value == pytest.approx(truth.start, rel=0.02)
         assert math.isnan(fit.b_noise.value) and math.isnan(fit.b_noise_avg.value)
         assert fit.ratio.value == pytest.approx(1, abs=0.01)
         assert (fit.verdict, fit.remark, fit.censored) == ("agree", "", 0)
@@ -125,6 +125,9 @@ def test_the_command_prints_a_table_that_fits_a_terminal(tmp_path, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines()[:4])) <= 120
     assert "Verdict: agree within a factor of 3 (agree at 2 of 2 goals)." in out
+    first = (folder / "fits.csv").read_bytes()
+    assert main([str(folder)]) == 0
+    assert (folder / "fits.csv").read_bytes() == first
 
 
 def test_goals_are_round_and_within_what_the_runs_pass():
@@ -234,9 +237,9 @@ def test_curvature_speaks_for_the_steps_around_it_and_needs_no_norms():
 
 
 def test_runs_of_one_seed_are_one_row_at_the_start():
-    runs = [measured(64, [0, 10], [trace, 9], [1, 1], [64, 640]) for trace in (2, 2, 2, 4, 6)]
+    runs = [measured(64, [0, 1, 10], [trace, trace + 4, 99], [1, 1, 1], [10, 30, 640]) for trace in (2, 2, 2, 4, 6)]
     found = at_start(runs, [0, 0, 0, 1, 2])
-    assert (found.value, found.rows) == (pytest.approx(4), pytest.approx(3))
+    assert (found.value, found.rows) == (pytest.approx(4 + 3), pytest.approx(3))
     assert averaged([], []).rows == 0
 
 
