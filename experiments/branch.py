@@ -28,6 +28,7 @@ from scipy.stats import t
 
 from experiments.config import Count, Positive, RunConfig, SuiteConfig, frozen, load
 from experiments.errors import UserError
+from experiments.layers import TOTAL, layer_noise
 from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.tables import write_csv
@@ -41,13 +42,16 @@ WITH_SEEDS = 2
 @frozen
 class BranchConfig:
     """Branches go on for `share` times the examples that the trunk has seen, at batch sizes that make at least
-    `min_steps` steps of that. `tolerance` is in the unit of the loss.
+    `min_steps` steps of that. `tolerance` is in the unit of the loss. The noise scale beside it comes from `noise_rows`
+    times `noise_parts` micro-batches.
     """
 
     seeds: Annotated[int, Field(ge=WITH_SEEDS)] = 3
     share: Positive = 1.0
     min_steps: Count = 8
     tolerance: Positive = 0.02
+    noise_rows: Annotated[int, Field(ge=3)] = 16
+    noise_parts: Annotated[int, Field(ge=2)] = 32
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
 
 
@@ -167,11 +171,14 @@ def plan(config: BranchConfig, suite: SuiteConfig, run: RunConfig, seen: int) ->
 
 
 def measure(suite: SuiteConfig, config: BranchConfig) -> pd.DataFrame:
-    """Everything from trunk to tables: `branches.csv`, a row a branch, and `branch_points.csv`, a row a goal."""
+    """From trunk to tables: `branches.csv`, a row a branch; `branch_points.csv`, a row a goal; `branch_layers.csv`, a
+    row a kind of layer at each goal.
+    """
     single = suite.run
     run = suite.point(single.batch_size, single.lr, single.seed)
     folder = RunRecord(suite.records.with_name(f"{suite.records.name}-branch") / run.run_id)
     rows: list[dict[str, Any]] = []
+    layers: list[pd.DataFrame] = []
     found: list[dict[str, Any]] = []
     workers = suite.cluster.workers or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -189,7 +196,9 @@ def measure(suite: SuiteConfig, config: BranchConfig) -> pd.DataFrame:
                 for branched in runs
             ]
             rows += ends
-            found.append({"goal": goal, **_summary(config, ends, at)})
+            noise = _noise(config, suite, run, parent)
+            layers.append(noise.assign(goal=goal))
+            found.append({"goal": goal, **_summary(config, ends, at, noise)})
             print(_line(found[-1]), flush=True)
     if not found:
         raise UserError(
@@ -198,6 +207,7 @@ def measure(suite: SuiteConfig, config: BranchConfig) -> pd.DataFrame:
         )
     suite.tables.mkdir(parents=True, exist_ok=True)
     write_csv(pd.DataFrame(rows)[COLUMNS], suite.tables / "branches.csv")
+    write_csv(pd.concat(layers)[["goal", *layers[0].columns.drop("goal")]], suite.tables / "branch_layers.csv")
     table = pd.DataFrame(found)
     write_csv(table, suite.tables / "branch_points.csv")
     return table
@@ -218,7 +228,20 @@ def _end(point: RunRecord, run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _summary(config: BranchConfig, ends: Sequence[dict[str, Any]], at: dict[str, Any]) -> dict[str, Any]:
+def _noise(config: BranchConfig, suite: SuiteConfig, run: RunConfig, parent: dict[str, Any]) -> pd.DataFrame:
+    """By kind of layer, with the trunk's weights and second moments."""
+    device = torch.device(suite.device)
+    task = TASKS[run.task.name][1](run.task, run.seed, device)
+    trainer = Trainer(run, task, device)
+    trainer.load_state_dict(parent)
+    generator = torch.Generator(device).manual_seed(run.seed)
+    shape = (run.micro_batch, config.noise_rows, config.noise_parts)
+    return layer_noise(task, trainer.flat, trainer.optimizer, *shape, generator, config.confidence)
+
+
+def _summary(
+    config: BranchConfig, ends: Sequence[dict[str, Any]], at: dict[str, Any], noise: pd.DataFrame
+) -> dict[str, Any]:
     losses = pd.DataFrame(ends).pivot(index="seed", columns="batch_size", values="loss")
     excess = losses.sub(losses.iloc[:, 0], axis=0).to_numpy()
     b_crit = largest_within(losses.columns, excess, config.tolerance, config.confidence)
@@ -232,16 +255,24 @@ def _summary(config: BranchConfig, ends: Sequence[dict[str, Any]], at: dict[str,
         "b_branch": b_crit.value,
         "b_branch_low": b_crit.low,
         "b_branch_high": b_crit.high,
-        **{key: at[key] for key in ("b_simple", "b_simple_low", "b_simple_high")},
+        **{
+            f"b_simple{'_preconditioned' if row['preconditioned'] else ''}{end}": row[f"b_simple{end}"]
+            for row in noise[noise["group"] == TOTAL].to_dict("records")
+            for end in ("", "_low", "_high")
+        },
     }
 
 
 def _line(row: dict[str, Any]) -> str:
-    value = f"{row['b_branch']:,.0f}" if math.isfinite(row["b_branch"]) else f"above {row['largest']:,}"
-    return (
-        f"goal {row['goal']:g} (loss {row['loss']:.3g}): B_crit by branching {value} "
-        f"[{row['b_branch_low']:,.0f}, {row['b_branch_high']:,.0f}]; B_simple {row['b_simple']:,.0f}"
-    )
+    def shown(key: str) -> str:
+        value, low, high = row[key], row[f"{key}_low"], row[f"{key}_high"]
+        return f"{value:,.0f} [{low:,.0f}, {high:,.0f}]" if math.isfinite(value) else f"above {row['largest']:,}"
+
+    line = f"goal {row['goal']:g} (loss {row['loss']:.3g}): B_crit by branching {shown('b_branch')}"
+    line += f"; B_simple {shown('b_simple')}"
+    if "b_simple_preconditioned" in row:
+        line += f", preconditioned {shown('b_simple_preconditioned')}"
+    return line
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -141,15 +141,16 @@ def test_from_command_to_tables_and_again_from_what_is_there(tmp_path, capsys):
     arguments = [
         *("task=digits", "preset=smoke", "cluster.workers=2", f"runs={tmp_path}/runs", f"results={tmp_path}/results"),
         *("sweep.goals=[0.4,0.2]", "stop_metric=0.2", "batch_size=16", "lr=0.1", "sweep.batch_sizes=[16,64,256]"),
-        *("branch.seeds=2", "branch.min_steps=2"),
+        *("branch.seeds=2", "branch.min_steps=2", "branch.noise_rows=4", "branch.noise_parts=4"),
     ]
     assert main(arguments) == 0
     assert capsys.readouterr().out.count("B_crit by branching") == 2
     folder = tmp_path / "results" / "digits-smoke"
-    first = {name: (folder / name).read_bytes() for name in ("branches.csv", "branch_points.csv")}
+    first = {name: (folder / name).read_bytes() for name in ("branches.csv", "branch_points.csv", "branch_layers.csv")}
     points = pd.read_csv(folder / "branch_points.csv")
     assert points["goal"].tolist() == [0.4, 0.2]
     assert (points["b_branch_low"] <= points["b_branch"]).all()
+    assert (points["b_simple_low"] < points["b_simple"]).all()
     summaries = sorted((tmp_path / "runs" / "digits-smoke-branch").rglob("summary.json"))
     ages = [path.stat().st_mtime_ns for path in summaries]
     assert main(arguments) == 0
