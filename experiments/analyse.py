@@ -89,7 +89,7 @@ def sentence(fits: Sequence[GoalFit]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`python -m experiments.analyse FOLDER [GOAL ...]`; without goals those of the folder's `fits.csv`, if there is one."""
+    """`python -m experiments.analyse FOLDER [GOAL ...]`; without goals, those of the `fits.csv` that is there."""
     if not arguments or arguments[0].startswith("-"):
         print(__doc__)
         return 2
