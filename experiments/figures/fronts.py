@@ -13,7 +13,7 @@ from experiments.figures.style import COLUMN, GREY, PALE, log_axis, mark, nothin
 from experiments.summary import Sweep
 from noisescale.pareto import fit_pareto
 
-GOALS_SHOWN = 6
+GOALS_SHOWN = 7
 
 
 def fronts(sweep: Sweep, results: Path) -> Figure:
@@ -101,7 +101,7 @@ def _draw_ours(axes: Axes, sweep: Sweep) -> list[tuple[float, float]]:
             steps = fit.s_min.value + fit.e_min.value / sizes
             determined = fit.b_crit_status == "determined"
             axes.plot(steps, steps * sizes, color=colour, zorder=2, linestyle="-" if determined else ":")
-            _name(axes, steps[0], steps[0] * sizes[0], number(fit.goal), colour)
+            _name(axes, max(steps[0], tuned["steps"].max()), steps[0] * sizes[0], number(fit.goal), colour)
     axes.plot([], [], "o-", color=shades(1)[0], label="ours and the fit")
     return corners
 

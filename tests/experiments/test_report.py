@@ -15,10 +15,12 @@ from experiments.comparison import beside_paper, words
 from experiments.errors import UserError
 from experiments.figures.style import save as save_figure
 from experiments.ground_truth import truths
+from experiments.layout import with_interval
 from experiments.page import to_html
 from experiments.paper import PAPER_TASKS, points, table1
 from experiments.report import report
 from experiments.sections.evidence import pictures
+from experiments.sections.more import branches, groups
 from experiments.summary import read_sweep, summarise
 from experiments.tables import Tables
 from experiments.tasks.quadratic import QuadraticConfig
@@ -151,6 +153,28 @@ def test_exact_quadratic_tables_agree_with_the_theory(results):
         assert truth.fit.b_simple_avg.value == pytest.approx(truth.exact_b_simple_avg, rel=0.01)
         assert truth.fit.b_noise.value == pytest.approx(truth.exact_b_noise, rel=0.001)
         assert truth.fit.b_noise_avg.value == pytest.approx(truth.exact_b_noise_avg, rel=0.001)
+
+
+def test_branches_and_groups_are_shown_where_they_were_measured(results, tmp_path):
+    folder = tmp_path / "mnist-small"
+    shutil.copytree(results / "mnist-small", folder)
+    bare = read_sweep(folder)
+    assert branches([bare]) == groups([bare]) == []
+    point = dict(goal=0.2, examples=900, loss=1.0, branch_examples=900, tolerance=0.02, smallest=4, largest=64)
+    low = dict(b_branch=20, b_branch_low=10, b_branch_high=40, b_simple=30, b_simple_low=30, b_simple_high=30)
+    never = low | dict(goal=0.1, b_branch=np.inf, b_branch_high=np.inf)
+    pd.DataFrame([point | low, point | never]).to_csv(folder / "branch_points.csv", index=False)
+    half = bare.tables.curves.assign(group="head", trace_cov=bare.tables.curves["trace_cov"] / 2)
+    half[["run_id", "step", "group", "trace_cov", "grad_sq_norm", "noise_examples"]].to_parquet(
+        folder / "groups.parquet"
+    )
+    text = branches([bare])[-1].splitlines()
+    swept = with_interval(bare.fits[1].b_crit)
+    assert text[2].startswith(f"| 0.2 | {swept} | 20 [10, 40] | ") and text[2].endswith("| 1.5 [0.75, 3.0] |")
+    assert text[3].startswith("| 0.1 | ") and "| above 64 |" in text[3]
+    rows = [re.findall(r"\| ([\d.,]+) \[", row + " |") for row in groups([bare])[-1].splitlines()[2:]]
+    for whole, part in rows:
+        assert float(part) == pytest.approx(float(whole) / 2, rel=0.15)
 
 
 def test_table1_of_the_paper(results):
