@@ -1,8 +1,9 @@
-"""Examples per second of the suite's loop with measurement over a bare hand-written loop: `python benchmarks/loop.py [task ...]`.
+"""Examples per second of the suite's loop with measurement over a bare hand-written loop: `python benchmarks/loop.py
+[task ...]`.
 
-The bare loop is what anybody writes: a batch in one piece, zero_grad, backward, step. Both train the same model from the same seed on batches
-of the same size; they take turns, and the ratio is taken turn by turn. Evaluations are left out of both: their share of a run's time is in
-its record. Run it on a quiet machine.
+The bare loop is what anybody writes: a batch in one piece, zero_grad, backward, step. Both train the same model from
+the same seed on batches of the same size; they take turns, and the ratio is taken turn by turn. Evaluations are left
+out of both: their share of a run's time is in its record. Run it on a quiet machine.
 """
 
 import statistics
@@ -52,7 +53,9 @@ def bare(run: RunConfig, steps: int) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(f"{'task':<12} {'B':>5} {'bare, examples/s':>17} {'measured over bare':>19}   (median of {ROUNDS} turns, min, max)")
+    print(
+        f"{'task':<12} {'B':>5} {'bare, examples/s':>17} {'measured over bare':>19}   median of {ROUNDS} turns, min, max"
+    )
     for name in sys.argv[1:] or ["digits"]:
         for size in SIZES:
             suite = load([f"task={name}", "preset=small"])
@@ -62,7 +65,8 @@ def main() -> None:
             ratios = sorted(a / b for a, b in pairs)
             speed = size * steps / statistics.median(a for a, _ in pairs)
             middle = statistics.median(ratios)
-            print(f"{name:<12} {size:>5} {speed:>17,.0f} {middle:>19.3f}   {ratios[0]:.3f} {ratios[-1]:.3f}", flush=True)
+            spread = f"{ratios[0]:.3f} {ratios[-1]:.3f}"
+            print(f"{name:<12} {size:>5} {speed:>17,.0f} {middle:>19.3f}   {spread}", flush=True)
 
 
 if __name__ == "__main__":

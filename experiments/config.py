@@ -111,8 +111,9 @@ class RunConfig:
 
     @property
     def run_id(self) -> str:
-        """Task and hash of the whole config: equal ids mean equal science. What is null is left out, so that a new option
-        that old runs didn't have doesn't rename them."""
+        """Task and hash of the whole config: equal ids mean equal science. What is null is left out, so that a new
+        option that old runs didn't have doesn't rename them.
+        """
         content = json.dumps(_given(asdict(self) | {"record_version": RECORD_VERSION}), sort_keys=True)
         return f"{self.task.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
@@ -144,11 +145,22 @@ class SweepConfig:
 
 @frozen
 class ClusterConfig:
-    """Where runs go. Short ones share a job until it holds about `job_seconds` of work."""
+    """Where runs go. Short ones share a job until it holds about `job_seconds` of work. A run that takes longer than
+    `run_seconds` counts as failed. `workers` belongs to local and Ray, `gpus` to Slurm (a job) and Ray (a run), the
+    rest to Slurm, where null means what the cluster says.
+    """
 
     name: Literal["local", "slurm", "ray"]
     workers: Count | None
     job_seconds: Positive
+    run_seconds: Positive | None = None
+    partition: str | None = None
+    account: str | None = None
+    minutes: Count | None = None
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    cpus: Count | None = None
+    memory_gb: Count | None = None
+    parallel: Count | None = None
 
 
 @frozen

@@ -14,7 +14,7 @@ import pytest
 from wandb.proto import wandb_internal_pb2
 
 from experiments.record import RunRecord
-from tests.experiments.test_record import make
+from test_record import make
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,9 @@ def mirror(runs: Path) -> None:
 
 
 def records(content: bytes) -> Iterator[bytes]:
-    """The records of a `.wandb` file, a LevelDB log: 32 KiB blocks of pieces with a header of checksum, length and type."""
+    """The records of a `.wandb` file, a LevelDB log: 32 KiB blocks of pieces with a header of checksum, length and
+    type.
+    """
     place, block, whole = 7, 32768, b""
     while place + 7 <= len(content):
         if block - place % block < 7:
