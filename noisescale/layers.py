@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
 
 from noisescale.uses import Outer, Rows, Use, Whole
 
@@ -31,11 +32,35 @@ def embedding(layer: nn.Embedding, ids: Tensor, g: Tensor) -> dict[str, Use]:
 
 
 def convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor, g: Tensor) -> dict[str, Use]:
-    """The input's patches against the output's gradient, a product for each group of channels."""
-    patches = _patches(layer, x).unflatten(1, (layer.groups, -1))
-    u = g.flatten(2).unflatten(1, (layer.groups, -1))
-    weight = u @ patches.transpose(2, 3)
-    return {"weight": Whole(weight.flatten(1)), "bias": Whole(g.flatten(2).sum(2))}
+    """(B, out, in / groups, kernel) by the fastest of three ways to the same sums."""
+    bias = Whole(g.flatten(2).sum(2))
+    padding = layer.padding
+    if layer.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        x, padding = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode), (0,) * len(layer.kernel_size)
+    shape = (layer.kernel_size, layer.stride, padding, layer.dilation)
+    if isinstance(layer, nn.Conv1d):
+        x, g = x[:, :, None], g[:, :, None]
+        shape = tuple((first, *one) for first, one in zip((1, 1, 0, 1), shape, strict=True))
+    kernel, stride, padding, dilation = shape
+    area = kernel[0] * kernel[1]
+    few = layer.in_channels // layer.groups * area <= 32
+    if x.is_cuda or few or area == 1:
+        u = g.flatten(2).unflatten(1, (layer.groups, -1))
+        patches = _patches(F.pad(x, (padding[1],) * 2 + (padding[0],) * 2), kernel, stride, dilation)
+        weight = (patches.unflatten(1, (layer.groups, -1)) @ u.transpose(2, 3)).transpose(2, 3)
+    elif area <= 9:  # the examples as groups of one convolution
+        size = (len(x) * layer.out_channels, layer.in_channels // layer.groups, *kernel)
+        one, out = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
+        weight = conv2d_weight(one, size, out, stride, padding, dilation, len(x) * layer.groups).unflatten(
+            0, (len(x), -1)
+        )
+    else:
+        size = (layer.out_channels, layer.in_channels // layer.groups, *kernel)
+        pairs = zip(x.split(1), g.split(1), strict=True)
+        each = [conv2d_weight(a, size, b, stride, padding, dilation, layer.groups) for a, b in pairs]
+        weight = torch.stack(each)
+    return {"weight": Whole(weight.flatten(1)), "bias": bias}
 
 
 def layer_norm(layer: nn.LayerNorm, x: Tensor, g: Tensor) -> dict[str, Use]:
@@ -72,23 +97,8 @@ def _scale(normalised: Tensor, g: Tensor, dimensions: int) -> dict[str, Use]:
     return {"weight": Whole((normalised * g).reshape(shape).sum(1)), "bias": Whole(g.reshape(shape).sum(1))}
 
 
-def _patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+def _patches(x: Tensor, kernel: Any, stride: Any, dilation: Any) -> Tensor:
     """(B, C · kernel, L): the patch of the input that each output position saw."""
-    around = layer._reversed_padding_repeated_twice
-    if layer.padding_mode != "zeros":
-        x = F.pad(x, around, mode=layer.padding_mode)
-    elif any(around):
-        x = F.pad(x, around)
-    if layer.kernel_size == (1,) * len(layer.kernel_size):
-        return x[(..., *(slice(None, None, s) for s in layer.stride))].flatten(2)
-    kernel, stride, dilation = (
-        (1, *t) if isinstance(layer, nn.Conv1d) else t for t in (layer.kernel_size, layer.stride, layer.dilation)
-    )
-    x = x[:, :, None] if isinstance(layer, nn.Conv1d) else x
-    return _windows(x, kernel, stride, dilation)
-
-
-def _windows(x: Tensor, kernel: Any, stride: Any, dilation: Any) -> Tensor:
     batch, channels, *size = x.shape
     x = x.contiguous()
     steps = x.stride()

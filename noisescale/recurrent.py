@@ -57,7 +57,7 @@ def lstm(layer: nn.LSTM, record: Record) -> dict[str, list[Use]]:
 
     uses: dict[str, list[Use]] = {}
     for level in reversed(range(layer.num_layers)):
-        d_input = torch.zeros_like(inputs[level])
+        d_input = torch.zeros_like(inputs[level]) if level else None
         for direction in range(directions):
             slot, half = level * directions + direction, slice(direction * size, (direction + 1) * size)
             flip = (lambda t: t.flip(0)) if direction else (lambda t: t)
@@ -66,13 +66,17 @@ def lstm(layer: nn.LSTM, record: Record) -> dict[str, list[Use]]:
             before = torch.cat([h0[slot][None], hidden[:-1]])
             seen = flip(inputs[level])
             delta = _deltas(weights, seen, before, c0[slot], flip(d_output[..., half]), d_h[slot], d_c[slot])
-            d_input += flip(delta @ weights[0])
+            if d_input is not None:
+                d_input += flip(delta @ weights[0])
             d, v, h = (t.transpose(0, 1) for t in (delta, seen, before))
+            few = len(delta) * (5 * size + v.shape[2]) < 4 * size * (size + v.shape[2])
+            gram = d @ d.transpose(1, 2) if few else None
             suffix = f"_l{level}" + ("_reverse" if direction else "")
-            uses[f"weight_ih{suffix}"], uses[f"weight_hh{suffix}"] = [Outer(d, v)], [Outer(d, h)]
+            uses[f"weight_ih{suffix}"], uses[f"weight_hh{suffix}"] = [Outer(d, v, gram)], [Outer(d, h, gram)]
             if layer.bias:
                 uses[f"bias_ih{suffix}"] = uses[f"bias_hh{suffix}"] = [Whole(d.sum(1))]
-        d_output = d_input
+        if d_input is not None:
+            d_output = d_input
     return uses
 
 
@@ -88,22 +92,27 @@ def _deltas(
     """δ of all times, (T, B, 4H): inputs, previous hidden states and the outputs' gradients, all time first."""
     to_gates, recurrent = weights[0], weights[1]
     bias = sum(weights[2:]) if len(weights) > 2 else None
-    gates = torch.nn.functional.linear(x, to_gates, bias) + before @ recurrent.T
+    gates = torch.nn.functional.linear(x, to_gates, bias)
+    gates.flatten(0, 1).addmm_(before.flatten(0, 1), recurrent.T)
     i, f, g, o = gates.unflatten(-1, (4, -1)).unbind(-2)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    cells, new = [c0], i * g
-    for t in range(len(x)):
-        cells.append(torch.addcmul(new[t], f[t], cells[-1]))
+    cells, forget = [c0], f.unbind()
+    for new, keep in zip((i * g).unbind(), forget, strict=True):
+        cells.append(torch.addcmul(new, keep, cells[-1]))
     cell = torch.stack(cells)
     squashed = cell[1:].tanh()
-    to_cell = o * (1 - squashed**2)
-    slopes = torch.stack([g * i * (1 - i), cell[:-1] * f * (1 - f), i * (1 - g**2), squashed * o * (1 - o)], dim=2)
-    delta = torch.empty_like(slopes)
+    to_cell = (o * (1 - squashed**2)).unbind()
+    of_cell = torch.stack([g * i * (1 - i), cell[:-1] * f * (1 - f), i * (1 - g**2)], dim=2).unbind()
+    of_output = (squashed * o * (1 - o)).unbind()
+    delta = gates.unflatten(-1, (4, -1))
+    write_cell, write_output, rows = delta[:, :, :3].unbind(), delta[:, :, 3].unbind(), gates.unbind()
+    given = d_output.unbind()
+    d_h = d_h + given[-1]
     for t in reversed(range(len(x))):
-        d_h = d_h + d_output[t]
         d_c = torch.addcmul(d_c, d_h, to_cell[t])
-        torch.mul(slopes[t, :, :3], d_c[:, None], out=delta[t, :, :3])
-        torch.mul(slopes[t, :, 3], d_h, out=delta[t, :, 3])
-        d_h = delta[t].flatten(1) @ recurrent
-        d_c = d_c * f[t]
-    return delta.flatten(2)
+        torch.mul(of_cell[t], d_c[:, None], out=write_cell[t])
+        torch.mul(of_output[t], d_h, out=write_output[t])
+        if t:
+            d_h = torch.addmm(given[t - 1], rows[t], recurrent)
+            d_c.mul_(forget[t])
+    return gates

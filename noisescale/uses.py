@@ -26,10 +26,14 @@ class Whole:
 
 @dataclass(frozen=True)
 class Outer:
-    r"""Σ_t u_t v_tᵀ: a linear layer with u = dL/d(output), shape (B, T, out), and v = input, shape (B, T, in)."""
+    r"""Σ_t u_t v_tᵀ: a linear layer with u = dL/d(output), shape (B, T, out), and v = input, shape (B, T, in).
+
+    `gram` is u uᵀ, shape (B, T, T), where several parameters share u and it was taken already.
+    """
 
     u: Tensor
     v: Tensor
+    gram: Tensor | None = None
 
     def total(self) -> Tensor:
         return self.u.flatten(0, 1).T @ self.v.flatten(0, 1)
@@ -81,8 +85,9 @@ def _outer_sq(use: Outer) -> Tensor:
     positions, out, into = use.u.shape[1], use.u.shape[2], use.v.shape[2]
     if positions == 1:
         return _sq(use.u.flatten(1)) * _sq(use.v.flatten(1))
-    if positions * (out + into) < out * into:
-        return (_gram(use.u, use.u) * _gram(use.v, use.v)).sum((1, 2))
+    if use.gram is not None or positions * (out + into) < out * into:
+        of_u = _gram(use.u, use.u) if use.gram is None else use.gram
+        return torch.linalg.vecdot(of_u.flatten(1), _gram(use.v, use.v).flatten(1))
     return _sq((use.u.transpose(1, 2) @ use.v).flatten(1))
 
 
