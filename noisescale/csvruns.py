@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 NEEDED = ("batch_size", "steps")
 OPTIONAL = ("goal", "seed", "reached")
@@ -76,7 +77,7 @@ def _columns(where: str, header: list[str]) -> dict[str, int]:
     return {name: names.index(name) for name in (*NEEDED, *OPTIONAL) if name in names}
 
 
-def _rows(path: Path, reader, columns: dict[str, int], width: int) -> dict[str, GoalRuns]:
+def _rows(path: Path, reader: Any, columns: dict[str, int], width: int) -> dict[str, GoalRuns]:
     goals: dict[str, GoalRuns] = {}
     seen: dict[tuple[str, float, str], int] = {}
     for row in reader:

@@ -37,20 +37,17 @@ def filled(log_steps: Floats, reached: Bools, weights: Floats, cell: NDArray[np.
 
     A cell is what was run with several seeds: a batch size, or a batch size and a learning rate. Where some of its runs
     reached the goal and others did not, ln S ~ N(μ, s²/w) with μ the cell's and s that of all cells whose runs all
-    reached it; μ is found by maximum likelihood and a missing ln S, known to be above ln c, becomes its mean
-    E[ln S | ln S > ln c]. Without any cell to take s from, s is 0, and the run counts as having reached the goal at c.
+    reached it (of all runs that reached it where no cell of several is complete); μ is found by maximum likelihood and
+    a missing ln S, known to be above ln c, becomes its mean E[ln S | ln S > ln c]. Where no two runs of any cell
+    reached the goal, s is 0, and the run counts as having reached it at c.
 
     Shapes: runs (m,), `cell` their cell's number; results (m,) and (cells,).
     """
     values = log_steps.copy()
     total = np.bincount(cell, weights)
     runs, arrived = np.bincount(cell), np.bincount(cell, reached)
-    mean = np.bincount(cell, weights * log_steps) / total
-    whole = runs == arrived
-    freedom = (runs[whole] - 1).sum()
-    squares = (weights * (log_steps - mean[cell]) ** 2)[whole[cell]].sum()
-    s = np.sqrt(squares / freedom) if freedom else 0.0
     missing = ~reached & (arrived > 0)[cell]
+    s = _spread(log_steps, weights, cell, (runs == arrived)[cell]) or _spread(log_steps, weights, cell, reached)
     if s > 0 and missing.any():
         spread = s / np.sqrt(weights[missing])
         for _ in range(FILL_STEPS):
@@ -58,6 +55,17 @@ def filled(log_steps: Floats, reached: Bools, weights: Floats, cell: NDArray[np.
             z = (log_steps[missing] - mean[cell[missing]]) / spread
             values[missing] = mean[cell[missing]] + spread * hazard(z)
     return values, arrived == 0
+
+
+def _spread(log_steps: Floats, weights: Floats, cell: NDArray[np.intp], chosen: Bools) -> float:
+    """The standard deviation of ln S at weight 1 within cells, over the chosen runs; 0 where no cell has two of
+    them."""
+    y, w = log_steps[chosen], weights[chosen]
+    cells, index = np.unique(cell[chosen], return_inverse=True)
+    if y.size == cells.size:
+        return 0.0
+    mean = np.bincount(index, w * y) / np.bincount(index, w)
+    return float(np.sqrt((w * (y - mean[index]) ** 2).sum() / (y.size - cells.size)))
 
 
 def gather(batch: Floats, log_steps: Floats, reached: Bools, weights: Floats) -> Points:

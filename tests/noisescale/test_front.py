@@ -132,7 +132,17 @@ def test_missing_runs_are_filled_in_by_the_maximum_likelihood_of_their_cell():
     assert values[4] > 6.1
 
 
-def test_without_a_complete_cell_a_missing_run_counts_as_its_budget():
+def test_without_a_complete_cell_the_spread_is_that_of_the_runs_that_reached_the_goal():
+    log_steps = np.array([5.0, 5.2, 5.3, 6.0, 6.4, 6.1])
+    reached = np.array([True, True, False, True, True, False])
+    values, hopeless = filled(log_steps, reached, np.ones(6), np.array([0, 0, 0, 1, 1, 1]))
+    s = np.sqrt((2 * 0.1**2 + 2 * 0.2**2) / 2)
+    mean = values[:3].mean()
+    assert values[2] == pytest.approx(mean + s * float(hazard(np.array((5.3 - mean) / s))), abs=1e-6)
+    assert not hopeless.any()
+
+
+def test_without_two_runs_that_reached_it_a_missing_run_counts_as_its_budget():
     values, hopeless = filled(np.array([5.0, 5.3]), np.array([True, False]), np.ones(2), np.array([0, 0]))
     assert values.tolist() == [5.0, 5.3]
     assert hopeless.tolist() == [False]
