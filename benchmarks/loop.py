@@ -53,9 +53,7 @@ def bare(run: RunConfig, steps: int) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    print(
-        f"{'task':<12} {'B':>5} {'bare, examples/s':>17} {'measured over bare':>19}   median of {ROUNDS} turns, min, max"
-    )
+    print(f"{'task':<12} {'B':>5} {'bare, examples/s':>17} {'measured over bare':>19}   min   max, {ROUNDS} turns")
     for name in sys.argv[1:] or ["digits"]:
         for size in SIZES:
             suite = load([f"task={name}", "preset=small"])

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_record import make
 from wandb.proto import wandb_internal_pb2
 
 from experiments.record import RunRecord
-from test_record import make
 
 ROOT = Path(__file__).parents[2]
 
