@@ -6,6 +6,9 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from experiments.figures.style import DOTS_PER_INCH
+
+PIXELS_PER_INCH = 130
 STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1a1a1a; background: #fff;
@@ -32,7 +35,7 @@ def to_html(markdown: str, title: str, folder: Path) -> str:
     body = MarkdownIt("commonmark").enable("table").render(markdown)
     body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
     body = re.sub(r"[^ <>]+ \[[^\]<>]*\]", lambda found: found.group().replace(" ", "\N{NO-BREAK SPACE}"), body)
-    body = re.sub(r'src="([^":]+\.png)"', lambda found: f'src="{_data(folder / found.group(1))}"', body)
+    body = re.sub(r'src="([^":]+\.png)"', lambda found: _embedded(folder / found.group(1)), body)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -40,5 +43,8 @@ def to_html(markdown: str, title: str, folder: Path) -> str:
     )
 
 
-def _data(path: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+def _embedded(path: Path) -> str:
+    """The picture's source and its width, a little larger than in print; its pixels are in bytes 16 to 20 of a PNG."""
+    content = path.read_bytes()
+    width = round(int.from_bytes(content[16:20], "big") / DOTS_PER_INCH * PIXELS_PER_INCH)
+    return f'src="data:image/png;base64,{base64.b64encode(content).decode()}" width="{width}"'

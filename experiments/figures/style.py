@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from noisescale.pareto import Estimate
 
+DOTS_PER_INCH = 200  # of the PNGs
 COLUMN, PAGE = 3.4, 7.0  # inches: a column, and the text width, of a printed page
 # Okabe and Ito's palette, told apart with any colour vision; each colour goes with a mark of its own.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -20,7 +21,7 @@ GREY, PALE = "#8c8c8c", "#c4c4c4"
 
 STYLE = {
     "figure.dpi": 100,
-    "savefig.dpi": 200,
+    "savefig.dpi": DOTS_PER_INCH,
     "font.size": 8,
     "axes.titlesize": 8.5,
     "axes.labelsize": 8,
