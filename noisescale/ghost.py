@@ -70,9 +70,9 @@ class GhostNorms:
     def take(self, examples: int) -> dict[str, Tensor]:
         """name → (B,), and forget. Raises ValueError where a layer's input didn't have the examples first."""
         for module, record in self._records:
-            for local, uses in lstm(module, record).items():
+            for local, use in lstm(module, record).items():
                 if local in self._names[module]:
-                    self._uses.setdefault(self._names[module][local], []).extend(uses)
+                    self._uses.setdefault(self._names[module][local], []).append(use)
         uses, self._uses, self._records = self._uses, {}, []
         norms = {name: sq_norms(found) for name, found in uses.items()}
         for name, rows in norms.items():

@@ -32,7 +32,7 @@ def refusal(layer: nn.LSTM) -> str:
 
 
 @torch.no_grad()
-def lstm(layer: nn.LSTM, record: Record) -> dict[str, list[Use]]:
+def lstm(layer: nn.LSTM, record: Record) -> dict[str, Use]:
     """Uses by parameter name, all layers and directions."""
     first = (lambda t: t.transpose(0, 1)) if layer.batch_first else (lambda t: t)
     directions = 2 if layer.bidirectional else 1
@@ -55,7 +55,7 @@ def lstm(layer: nn.LSTM, record: Record) -> dict[str, list[Use]]:
         inputs.append(outputs[-1])
     outputs.append(output)
 
-    uses: dict[str, list[Use]] = {}
+    uses: dict[str, Use] = {}
     for level in reversed(range(layer.num_layers)):
         d_input = torch.zeros_like(inputs[level]) if level else None
         for direction in range(directions):
@@ -72,9 +72,9 @@ def lstm(layer: nn.LSTM, record: Record) -> dict[str, list[Use]]:
             few = len(delta) * (5 * size + v.shape[2]) < 4 * size * (size + v.shape[2])
             gram = d @ d.transpose(1, 2) if few else None
             suffix = f"_l{level}" + ("_reverse" if direction else "")
-            uses[f"weight_ih{suffix}"], uses[f"weight_hh{suffix}"] = [Outer(d, v, gram)], [Outer(d, h, gram)]
+            uses[f"weight_ih{suffix}"], uses[f"weight_hh{suffix}"] = Outer(d, v, gram), Outer(d, h, gram)
             if layer.bias:
-                uses[f"bias_ih{suffix}"] = uses[f"bias_hh{suffix}"] = [Whole(d.sum(1))]
+                uses[f"bias_ih{suffix}"] = uses[f"bias_hh{suffix}"] = Whole(d.sum(1))
         if d_input is not None:
             d_output = d_input
     return uses
@@ -91,7 +91,7 @@ def _deltas(
 ) -> Tensor:
     """δ of all times, (T, B, 4H): inputs, previous hidden states and the outputs' gradients, all time first."""
     to_gates, recurrent = weights[0], weights[1]
-    bias = sum(weights[2:]) if len(weights) > 2 else None
+    bias = weights[2] + weights[3] if len(weights) > 2 else None
     gates = torch.nn.functional.linear(x, to_gates, bias)
     gates.flatten(0, 1).addmm_(before.flatten(0, 1), recurrent.T)
     i, f, g, o = gates.unflatten(-1, (4, -1)).unbind(-2)
