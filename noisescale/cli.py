@@ -1,6 +1,7 @@
 """`noisescale fit runs.csv` and `noisescale advise`, for who has numbers but no sweep of ours."""
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ ADVISE = """example: noisescale advise --b-crit 200 150 260 --step 32:0.05 256:0
 def main(arguments: Sequence[str] | None = None) -> int:
     """The `noisescale` command. Exit status 2 and one line for what can't be read, 1 where only the picture failed."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     options = _parser().parse_args(arguments)
     try:
         return options.command(options)
