@@ -8,10 +8,11 @@ decoded again.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -67,9 +68,19 @@ def cached(name: str, recipe: str, decode: Callable[[], Iterable[tuple[np.ndarra
     """
     path = cache_folder() / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.npy"
     if not _mark(path).exists():
-        _write(path, decode())
+        _write(path, _readable(name, decode()))
     state = path.stat() if path.exists() else None
     return _open(path, (state.st_size, state.st_mtime_ns) if state else None)
+
+
+def _readable(name: str, pieces: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    try:
+        yield from pieces
+    except (OSError, ValueError, TypeError, KeyError, zlib.error) as error:
+        raise UserError(
+            f"{name}: its files cannot be decoded ({type(error).__name__}: {' '.join(str(error).split())[:160]})\n"
+            "one of them is damaged or cut short: fetch the set again"
+        ) from error
 
 
 def _mark(path: Path) -> Path:
@@ -77,33 +88,47 @@ def _mark(path: Path) -> Path:
 
 
 def _write(path: Path, pieces: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Aside, then renamed; the mark last. (`np.save` would pass over a full disk in silence.)"""
-    rows = np.concatenate([_rows(images, labels) for images, labels in pieces])
+    """Piece by piece, so that a set may be larger than the memory; aside, then renamed; the mark last.
+
+    (`np.save` would pass over a full disk in silence.)
+    """
     aside = path.with_suffix(f".{os.getpid()}.tmp")
+    rows, written = np.empty(0), 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("wb") as file:
-            format.write_array_header_1_0(file, format.header_data_from_array_1_0(rows))
-            file.write(rows.view(np.uint8).data)
+            for images, labels in pieces:
+                rows = np.empty(len(labels), dtype=[("label", "<u2"), ("image", "u1", images.shape[1:])])
+                rows["label"], rows["image"] = labels, images
+                if not written:
+                    _header(file, rows.dtype, 0)
+                file.write(rows.view(np.uint8).data)
+                written += len(rows)
+            file.seek(0)
+            _header(file, rows.dtype, written)
         digest = _digest(aside)
         aside.replace(path)
         aside.write_text(f"{digest}  {path.name}\n")
         aside.replace(_mark(path))
     except OSError as error:
-        free = "no such folder"
-        if path.parent.is_dir():
+        if not path.parent.is_dir():
+            room = "no such folder"
+        else:
             aside.unlink(missing_ok=True)
-            free = f"{shutil.disk_usage(path.parent).free >> 20} MB free"
+            room = f"{shutil.disk_usage(path.parent).free >> 20} MB free"
         raise UserError(
-            f"cannot write {path}: {error.strerror} ({(rows.nbytes >> 20) + 1} MB wanted, {free})\n"
+            f"cannot write {path} after {written:,} images: {error.strerror} ({room})\n"
             "free some space, or set NOISESCALE_CACHE to a folder that can be written"
         ) from None
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
-def _rows(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    rows = np.empty(len(labels), dtype=[("label", "<u2"), ("image", "u1", images.shape[1:])])
-    rows["label"], rows["image"] = labels, images
-    return rows
+def _header(file: BinaryIO, dtype: np.dtype, count: int) -> None:
+    """Of the `.npy` format, which leaves room for any `count`."""
+    shape = {"descr": format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+    format.write_array_header_1_0(file, shape)
 
 
 def _digest(path: Path) -> str:

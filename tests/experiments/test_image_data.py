@@ -110,8 +110,29 @@ def test_no_room_on_the_disk(own_folders):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     what, way_out = lines(error)
-    assert "cannot write" in what and "MB free" in what and "NOISESCALE_CACHE" in way_out
+    assert "cannot write" in what and "MB free" in what and "images" in what and "NOISESCALE_CACHE" in way_out
     assert list((own_folders / "cache").iterdir()) == []
+
+
+def test_a_picture_that_is_none_is_named_and_leaves_nothing_behind(own_folders):
+    folder = own_folders / "data" / "imagenette" / "train" / "n01"
+    folder.mkdir(parents=True)
+    (folder / "0.png").write_bytes(b"no picture")
+    with pytest.raises(UserError) as error:
+        image_sets.imagenet("imagenette", 8, 1, None)
+    what, way_out = lines(error)
+    assert "0.png" in what and "damaged" in way_out
+    assert list((own_folders / "cache").iterdir()) == []
+
+
+def test_svhn_whose_pixels_are_cut_short(own_folders):
+    folder = own_folders / "data" / "svhn"
+    folder.mkdir(parents=True)
+    file = folder / "train_32x32.mat"
+    savemat(file, {"X": np.zeros((32, 32, 3, 8000), np.uint8), "y": np.ones((8000, 1), np.uint8)})
+    file.write_bytes(file.read_bytes()[:1_000_000])
+    with pytest.raises(UserError, match=r"(?s)cut short"):
+        image_sets.svhn("test-10k")
 
 
 def test_cache_folder_that_cannot_be_made(own_folders):

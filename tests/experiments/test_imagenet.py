@@ -4,6 +4,7 @@ import pytest
 from image_tasks import build, from_yaml, same_weights, train
 from pydantic import ValidationError
 
+from experiments.tasks import augmented
 from experiments.tasks.imagenet import ImagenetConfig
 
 SMALL = {
@@ -49,3 +50,15 @@ def test_a_subset_has_its_classes_and_learns_bit_for_bit(source, resolution):
     assert same_weights(one, two) and one.evaluate() == two.evaluate()
     assert one.evaluate().loss < before.loss
     assert source in one.data and "1,000 training images" in one.data
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.skipif("NOISESCALE_DATA" not in os.environ, reason="NOISESCALE_DATA is not set")
+def test_a_set_that_stays_in_its_file_gives_the_same_training(monkeypatch):
+    small = {"source": "tiny-imagenet", "resolution": 32, **SMALL}
+    resident = build("imagenet", **small)
+    monkeypatch.setattr(augmented, "RESIDENT", 1 << 20)
+    in_file = build("imagenet", **small)
+    assert train(resident, 20, 32, 0.1) == train(in_file, 20, 32, 0.1)
+    assert same_weights(resident, in_file)
