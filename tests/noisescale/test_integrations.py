@@ -156,8 +156,10 @@ class TestLightning:
     def test_a_checkpoint_brings_the_estimate_back(self, tmp_path):
         _, straight, _ = self.run(tmp_path / "a", True)
         _, resumed, _ = self.run(tmp_path / "b", True, resume=tmp_path / "a" / "epoch=0-step=3.ckpt")
-        assert resumed.tracker.estimate().steps == pytest.approx(6)
-        assert resumed.tracker.estimate() == straight.tracker.estimate()
+        first, after = (c.tracker.state_dict()["averages"][""]["rows"] for c in (straight, resumed))
+        assert torch.equal(first[:3], after[:3])
+        # Lightning steps after a single batch when it resumes at an epoch's end: no two gradients, skipped and counted.
+        assert len(after) == 5 and resumed.tracker.estimate().dropped == 1
 
     def test_one_gradient_a_step_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="accumulate_grad_batches × ranks is 1"):
