@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.fit import GoalFit, hessian_curves, simple_curves
+from experiments.fit import hessian_curves, simple_curves
 from experiments.pooled import Curve, at_steps, averaged
 from experiments.summary import Sweep
 from experiments.tasks.quadratic import QuadraticConfig
@@ -16,15 +16,19 @@ POINTS_A_ROW = 5
 
 @dataclass(frozen=True)
 class Truth:
-    """One goal. `exact_…` is B_crit of the exact S(B) at the sweep's batch sizes, and what the sweep's own estimators
-    give when every measured pair is replaced by its exact expectation at the same steps of the same runs."""
+    """One goal: what the sweep measured of each quantity, and what is exactly so.
 
-    fit: GoalFit
-    exact_b_crit: float
-    exact_b_simple: float
-    exact_b_simple_avg: float
-    exact_b_noise: float
-    exact_b_noise_avg: float
+    B_crit is that of the exact S(B) at the sweep's batch sizes. The others are what the sweep's own estimators give
+    when every measured pair is replaced by its exact expectation at the same steps of the same runs.
+    """
+
+    goal: float
+    pairs: dict[str, tuple[Estimate, float]]
+
+    def off(self, name: str) -> float:
+        """Relative difference, measured/exact − 1."""
+        measured, exact = self.pairs[name]
+        return measured.value / exact - 1
 
 
 def truths(sweep: Sweep) -> list[Truth]:
@@ -43,16 +47,14 @@ def truths(sweep: Sweep) -> list[Truth]:
         problems = [problem] * len(lrs)
         simple = list(map(_exact_simple, simple_curves(sweep.tables, arrived), problems, lrs))
         noise = list(map(_exact_noise, hessian_curves(sweep.tables, arrived), problems, lrs))
-        found.append(
-            Truth(
-                fit=fit,
-                exact_b_crit=exact.b_crit.value,
-                exact_b_simple=at_steps(simple, steps).value,
-                exact_b_simple_avg=averaged(simple, steps).value,
-                exact_b_noise=at_steps(noise, steps).value,
-                exact_b_noise_avg=averaged(noise, steps).value,
-            )
-        )
+        pairs = {
+            "B_crit": (fit.b_crit, exact.b_crit.value),
+            "B_simple at the goal": (fit.b_simple, at_steps(simple, steps).value),
+            "B_simple averaged": (fit.b_simple_avg, averaged(simple, steps).value),
+            "B_noise at the goal": (fit.b_noise, at_steps(noise, steps).value),
+            "B_noise averaged": (fit.b_noise_avg, averaged(noise, steps).value),
+        }
+        found.append(Truth(fit.goal, {name: pair for name, pair in pairs.items() if pair[0].value == pair[0].value}))
     return found
 
 
@@ -68,13 +70,3 @@ def _exact_noise(run: Curve, problem: NoisyQuadratic, lr: float) -> Curve:
     """The run's rows with the exact tr HΣ and E[GᵀHG] at their steps."""
     square = problem.second_moments(run.batch_size, lr, run.at) @ problem.curvature**3
     return replace(run, trace=np.full(len(square), problem.curvature @ problem.cov), square=square)
-
-
-def off(measured: float, exact: float) -> float:
-    """Relative difference, measured/exact − 1."""
-    return measured / exact - 1
-
-
-def within(estimate: Estimate, exact: float) -> bool:
-    """Whether the interval holds the exact value."""
-    return estimate.low <= exact <= estimate.high

@@ -1,17 +1,15 @@
 """The report's evidence: the paper's points beside ours, the quadratic against exact answers, sweep by sweep."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import paper
 from experiments.comparison import beside_paper, words
-from experiments.ground_truth import off, truths, within
+from experiments.ground_truth import Truth, truths
 from experiments.layout import rounded, with_interval
 from experiments.sections.markdown import b_crit, duration, figure, table
 from experiments.summary import Sweep
-from noisescale.pareto import Estimate
 
 KINDS = ("pareto", "noise", "curves", "lr")
 PAPER_FIGURES = {
@@ -86,50 +84,42 @@ def against_exact_answers(sweeps: Sequence[Sweep]) -> list[str]:
         found = truths(sweep) if sweep.task == "quadratic" else []
         if not found:
             continue
-        rows = [
-            [
-                f"{t.fit.goal:g}",
-                f"{with_interval(t.fit.b_crit)} / {rounded(t.exact_b_crit)} "
-                f"({off(t.fit.b_crit.value, t.exact_b_crit):+.0%})",
-                _beside(t.fit.b_simple, t.exact_b_simple),
-                _beside(t.fit.b_noise, t.exact_b_noise),
-                _beside(t.fit.b_noise_avg, t.exact_b_noise_avg),
-                f"{off(t.fit.b_noise_avg.value, t.fit.b_crit.value):+.0%} / "
-                f"{off(t.exact_b_noise_avg, t.exact_b_crit):+.0%}",
-            ]
-            for t in found
-        ]
-        worst = {
-            "B_crit": max(abs(off(t.fit.b_crit.value, t.exact_b_crit)) for t in found),
-            "B_simple": max(abs(off(t.fit.b_simple.value, t.exact_b_simple)) for t in found),
-            "B_noise": max(abs(off(t.fit.b_noise.value, t.exact_b_noise)) for t in found),
-        }
-        held = sum(within(t.fit.b_crit, t.exact_b_crit) for t in found)
-        header = [
-            "goal",
-            "B_crit",
-            "B_simple at the goal",
-            "B_noise at the goal",
-            "B_noise averaged",
-            "averaged B_noise against B_crit",
-        ]
+        names = list(found[0].pairs)
+        rows = [[f"{truth.goal:g}", *(_beside(truth, name) for name in names)] for truth in found]
+        off = {name: [truth.off(name) for truth in found] for name in names}
+        mean = ["mean difference", *(f"{sum(values) / len(values):+.1%}" for values in off.values())]
+        largest = ["largest difference", *(f"{max(values, key=abs):+.0%}" for values in off.values())]
+        measured = [truth.pairs["B_crit"][0] for truth in found]
+        exact = [truth.pairs["B_crit"][1] for truth in found]
+        held = sum(e.low <= x <= e.high for e, x in zip(measured, exact, strict=True))
         blocks += [
             f"## {sweep.name} against exact answers",
-            "On the noisy quadratic the expected loss under any learning rate is known, and so S(B), B_crit, "
-            "B_simple and B_noise. Measured / exact, and the difference; the last column is how far the averaged "
-            "B_noise of the local theory is from the swept B_crit / from the exact one.",
-            table(header, rows),
-            "Largest differences: "
-            + ", ".join(f"{name} {value:.0%}" for name, value in worst.items())
-            + f". The interval of B_crit holds the exact value at {held} of {len(found)} goals.",
+            "On the noisy quadratic the expected loss under any learning rate is known, and so S(B), B_crit, B_simple "
+            "and B_noise. Measured / exact, and the difference.",
+            table(["goal", *names], [*rows, mean, largest]),
+            f"The interval of B_crit holds the exact value at {held} of {len(found)} goals.{_local_theory(found)}",
         ]
     return blocks
 
 
-def _beside(measured: Estimate, exact: float) -> str:
-    if math.isnan(measured.value):
-        return f"– / {rounded(exact)}"
-    return f"{with_interval(measured)} / {rounded(exact)} ({off(measured.value, exact):+.0%})"
+def _local_theory(found: Sequence[Truth]) -> str:
+    """How far the averaged B_noise is from B_crit, both measured and both exact."""
+    if "B_noise averaged" not in found[0].pairs:
+        return ""
+    gaps = [
+        [truth.pairs["B_noise averaged"][0].value / truth.pairs["B_crit"][0].value - 1 for truth in found],
+        [truth.pairs["B_noise averaged"][1] / truth.pairs["B_crit"][1] - 1 for truth in found],
+    ]
+    measured, exact = (f"{min(gap):+.0%} to {max(gap):+.0%}" for gap in gaps)
+    return (
+        f" The averaged B_noise, which the local theory equates with B_crit, lies {measured} from the swept B_crit "
+        f"and, both exact, {exact} from the exact one."
+    )
+
+
+def _beside(truth: Truth, name: str) -> str:
+    measured, exact = truth.pairs[name]
+    return f"{with_interval(measured)} / {rounded(exact)} ({truth.off(name):+.0%})"
 
 
 def one_sweep(sweep: Sweep) -> list[str]:
