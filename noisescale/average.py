@@ -172,9 +172,9 @@ def _fieller(mean: Array, cov: Array, freedom: float, rows: float, confidence: f
         remark = f"{rows:.0f} rows are too few for an interval"
     else:
         t2 = float(stats.t.ppf((1 + confidence) / 2, freedom)) ** 2
-        a = bottom**2 - t2 * cov[1, 1]
-        b = top * bottom - t2 * cov[0, 1]
-        c = top**2 - t2 * cov[0, 0]
+        a = float(bottom**2 - t2 * cov[1, 1])
+        b = float(top * bottom - t2 * cov[0, 1])
+        c = float(top**2 - t2 * cov[0, 0])
         discriminant = b * b - a * c
         if bottom > 0 and a > 0:
             root = math.sqrt(max(discriminant, 0.0))  # rounding alone can make it negative here

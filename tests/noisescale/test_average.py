@@ -189,3 +189,9 @@ def test_estimate_prints_its_interval():
         mean.update(1.0 + 0.1 * (step % 3), 5.0 + step % 2, examples=8)
     assert "95% interval" in str(mean.estimate()) and "240 examples" in str(mean.estimate())
     assert "not determined" in str(MomentAverage(window=3).estimate())
+
+
+def test_a_ratio_is_plain_floats_so_that_a_checkpoint_holding_it_can_be_read_back():
+    drawn = np.random.default_rng(0)
+    ratio = ratio_of_means(drawn.normal(3, 1, 50), drawn.normal(2, 0.1, 50))
+    assert {type(value) for value in (ratio.value, ratio.low, ratio.high)} == {float}
