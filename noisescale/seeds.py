@@ -51,7 +51,7 @@ def bootstrap_seeds(
 
     This interval holds the seeds' noise and the choice of learning rates, and nothing else. `fit_pareto`'s holds all
     that moves a point off the curve, seeds included, and is the one to report. In simulated sweeps
-    (`benchmarks/pareto.py`) the fit's interval covers the truth in 94 to 97%; the bootstrap's in 93 to 97%, but in 63%
+    (`benchmarks/pareto.py`) the fit's interval covers the truth in 94 to 97%; the bootstrap's in 93 to 98%, but in 63%
     where each batch size has an error of its own (0.1 in ln S, as from a coarse learning-rate grid); the wider of the
     two in up to 99%. The bootstrap answers whether more seeds would help: where it is much narrower than the fit's
     interval, they would not.
