@@ -1,7 +1,8 @@
-"""The two classes that Hydra insists on finding under `hydra_plugins`: the sweeper, and the launcher for this
-machine.
+"""The classes that Hydra insists on finding under `hydra_plugins`: the sweeper, and the launchers of local, Slurm and
+Ray.
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,13 @@ from hydra.core.utils import JobReturn, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from experiments import raypool, slurm
 from experiments.config import parse
 from experiments.pool import Pool
 from experiments.search import Point
-from experiments.sweep import run_sweep
+from experiments.sweep import run_sweep, say
 
 
 class BatchSizeSearch(Sweeper):
@@ -44,6 +46,8 @@ class BatchSizeSearch(Sweeper):
             launcher.launch(overrides, initial_job_idx=jobs)
             jobs += len(shares)
 
+        if isinstance(launcher, SlurmArray):
+            launcher.wait_for_earlier()
         run_sweep(parse(self.config), launch)
 
 
@@ -64,3 +68,50 @@ class LocalPool(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         returns = self.pool.run({initial_job_idx + i: list(overrides) for i, overrides in enumerate(job_overrides)})
         return [returns[i] for i in sorted(returns)]
+
+
+class SlurmArray(Launcher):
+    """Arrays of jobs through Hydra's submitit launcher, whose options these are."""
+
+    def __init__(self, **params: Any) -> None:
+        self.params = {key: OmegaConf.to_object(v) if OmegaConf.is_config(v) else v for key, v in params.items()}
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
+
+        self.job = SlurmLauncher(**self.params)
+        self.job.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        suite = parse(config)
+        place = hashlib.sha256(str(suite.records.resolve()).encode()).hexdigest()[:8]
+        self.params["name"] = f"{suite.name}-{place}"
+
+    def wait_for_earlier(self) -> None:
+        """Jobs of this sweep outlive a driver that was killed; what they train isn't asked for again."""
+        named = f"--name={self.params['name']}"
+        if ids := slurm.queued(named):
+            say(f"jobs of this sweep are under way ({', '.join(ids)}): waiting for them")
+            slurm.wait_until_ended(lambda: bool(slurm.queued(named)))
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        ids = slurm.submit(self.job, self.params, job_overrides, initial_job_idx)
+        try:
+            slurm.wait_until_ended(lambda: bool(slurm.queued(f"--jobs={','.join(ids)}")))
+        except KeyboardInterrupt:
+            slurm.cancel(ids)
+            raise
+        return []
+
+
+class RayPool(Launcher):
+    """Ray tasks, through Hydra's Ray launcher."""
+
+    def __init__(self, workers: int | None, gpus: int, address: str | None) -> None:
+        self.workers, self.gpus, self.address = workers, gpus, address
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        jobs = {initial_job_idx + i: list(overrides) for i, overrides in enumerate(job_overrides)}
+        raypool.run(self.hydra_context, self.config, self.task_function, jobs, self.workers, self.gpus, self.address)
+        return []

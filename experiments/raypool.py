@@ -1,0 +1,47 @@
+"""Shares of a sweep as Ray tasks, on a Ray that is running or one that is started here.
+
+What a task returns is never read: the records say what is finished. A worker that dies costs its share an attempt.
+"""
+
+import logging
+import os
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import setup_globals
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, open_dict
+
+
+def run(
+    hydra_context: HydraContext,
+    config: DictConfig,
+    task_function: TaskFunction,
+    overrides: dict[int, list[str]],
+    workers: int | None,
+    gpus: int,
+    address: str | None,
+) -> None:
+    """Every job of `overrides`, by number; returns when all have ended, well or not."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+    from hydra_plugins.hydra_ray_launcher._launcher_util import launch_job_on_ray
+
+    setup_globals()
+    if not ray.is_initialized():
+        cpus = None if address else workers or len(os.sched_getaffinity(0))
+        ray.init(
+            address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    resources = DictConfig({"num_cpus": 1, "num_gpus": gpus, "max_retries": 0})
+    tasks = []
+    for number, job in overrides.items():
+        composed = hydra_context.config_loader.load_sweep_config(config, job)
+        with open_dict(composed):
+            composed.hydra.job.id, composed.hydra.job.num = str(number), number
+        tasks.append(launch_job_on_ray(hydra_context, resources, composed, task_function, Singleton.get_state()))
+    ray.wait(tasks, num_returns=len(tasks), fetch_local=False)
+    for task in tasks:
+        try:
+            ray.get(task)
+        except ray.exceptions.RayError as error:
+            print(f"a Ray worker ended: {str(error).strip().splitlines()[-1]}", flush=True)

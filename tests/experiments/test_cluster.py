@@ -1,0 +1,116 @@
+"""The same sweep on a real Slurm (of this one machine) and on a real Ray gives the same rows, whatever is killed."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.experiments.drive import SWEEP, same, start, sweep, tables
+
+CLUSTER = Path(__file__).parents[1] / "slurm" / "cluster.sh"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("local")
+    sweep(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory) -> Iterator[Path]:
+    pytest.importorskip("submitit", reason="hydra-submitit-launcher isn't installed: make setup CLUSTER=slurm")
+    folder = tmp_path_factory.mktemp("slurm")
+    started = subprocess.run([CLUSTER, "start", folder], capture_output=True, text=True, timeout=280)
+    if started.returncode == 77:
+        pytest.skip(started.stderr.strip())
+    assert started.returncode == 0, started.stderr
+    yield Path(started.stdout.strip())
+    subprocess.run([CLUSTER, "stop", folder], check=True, timeout=60)
+
+
+def jobs(folder: Path) -> list[Path]:
+    return list((folder / "runs" / "hydra" / "slurm").glob("[0-9]*"))
+
+
+def wait_for(what, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it doesn't come"
+        time.sleep(0.05)
+
+
+def records(folder: Path, name: str) -> list[Path]:
+    return list((folder / "runs" / SWEEP).glob(f"*/{name}"))
+
+
+def submitted_processes() -> list[int]:
+    found = subprocess.run(["pgrep", "-f", "python.* submitit.core._submit"], capture_output=True, text=True).stdout
+    return [int(pid) for pid in found.split() if "srun" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]]
+
+
+def test_slurm_gives_the_same_tables_in_few_jobs(local, slurm, tmp_path):
+    out = sweep(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
+    assert "Verdict" in out
+    same(local, tmp_path)
+    assert 1 <= len(jobs(tmp_path)) < len(tables(tmp_path)[0])
+
+
+def test_a_killed_driver_leaves_jobs_that_the_next_one_waits_for(local, slurm, tmp_path):
+    process = start(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
+    wait_for(lambda: jobs(tmp_path))
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    out = sweep(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
+    assert "under way" in out
+    same(local, tmp_path)
+
+
+def test_a_killed_job_costs_no_run(local, slurm, tmp_path):
+    process = start(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
+    wait_for(lambda: records(tmp_path, "config.json"))
+    for pid in submitted_processes():
+        os.kill(pid, signal.SIGKILL)
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, out
+    same(local, tmp_path)
+
+
+def test_a_killed_node_daemon_costs_no_run(local, slurm, tmp_path):
+    process = start(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
+    wait_for(lambda: records(tmp_path, "config.json"))
+    os.kill(int((slurm.parent / "slurmd.pid").read_text()), signal.SIGKILL)
+    time.sleep(1)
+    subprocess.run(["slurmd", "-f", slurm, "-N", "localhost"], check=True)
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, out
+    same(local, tmp_path)
+
+
+def test_what_slurm_refuses_is_one_message(slurm, tmp_path):
+    process = start(tmp_path, "cluster=slurm", "cluster.partition=nowhere", SLURM_CONF=str(slurm))
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 2
+    assert "Slurm refused the jobs" in out and "partition" in out and "Traceback" not in out
+
+
+def test_ray_gives_the_same_tables(local, tmp_path):
+    pytest.importorskip("ray", reason="hydra-ray-launcher isn't installed: make setup CLUSTER=ray")
+    sweep(tmp_path, "cluster=ray", "cluster.workers=2")
+    same(local, tmp_path)
+
+
+def test_a_killed_ray_worker_costs_no_run(local, tmp_path):
+    pytest.importorskip("ray", reason="hydra-ray-launcher isn't installed: make setup CLUSTER=ray")
+    process = start(tmp_path, "cluster=ray", "cluster.workers=2")
+    wait_for(lambda: records(tmp_path, "config.json"))
+    workers = subprocess.run(["pgrep", "-s", str(process.pid), "-f", "ray::"], capture_output=True, text=True).stdout
+    os.kill(int(workers.split()[0]), signal.SIGKILL)
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, out
+    same(local, tmp_path)
