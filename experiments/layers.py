@@ -2,7 +2,8 @@
 
 A kind of layer is a group of parameters that the task names by their prefixes (`groups`); a task without groups has a
 total alone. A group's |G|² and tr Σ are those of its coordinates, so they add up to the total's over disjoint groups.
-In an adaptive optimizer's metric every coordinate is divided by √v̂ + ε first (`noisescale.precondition`).
+In an adaptive optimizer's metric every coordinate is divided by √v̂ + ε first (`noisescale.precondition`); one that
+has had no gradient yet, v̂ = 0, is left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,8 @@ def layer_noise(
     slices = {TOTAL: [slice(0, flat.vector.numel())], **_group_slices(flat, getattr(task, "groups", {}))}
     metrics: dict[bool, Tensor | float] = {False: 1.0}
     if any("square_avg" in state or "exp_avg_sq" in state for state in optimizer.state.values()):
-        metrics[True] = inverse_roots(optimizer)[id(flat.vector)]
+        inverse = inverse_roots(optimizer)[id(flat.vector)]
+        metrics[True] = torch.where(inverse < 1 / optimizer.param_groups[0]["eps"], inverse, 0.0)
     squares = torch.empty(rows, len(metrics), len(slices), parts)
     means = torch.empty(rows, len(metrics), len(slices))
     total = torch.zeros_like(flat.gradient)

@@ -25,6 +25,7 @@ def measured(task, optimizer_of, rows=200):
     optimizer = optimizer_of(flat.vector)
     if optimizer.state_dict()["param_groups"][0].get("betas"):
         flat.vector.grad = torch.randn(flat.vector.shape, generator=torch.Generator().manual_seed(3))
+        flat.vector.grad[:100] = 0  # never seen: left out of the metric
         optimizer.step()
     table = layer_noise(task, flat, optimizer, 40, rows, 4, torch.Generator().manual_seed(1))
     return flat, optimizer, table
@@ -57,6 +58,7 @@ def test_against_every_samples_gradient(task, adam):
     if adam:
         state = optimizer.state[flat.vector]
         scale = 1 / ((state["exp_avg_sq"].double() / (1 - 0.999 ** state["step"].item())).sqrt() + 1e-8)
+        scale[:100] = 0
     truth = exact(task, flat, scale)
     rows = table[table["preconditioned"] == adam].set_index("group")
     assert set(rows.index) == set(truth) == {"total", "embedding", "attention", "mlp", "norm", "head"}
