@@ -22,6 +22,7 @@ from experiments.record import RunRecord
 from experiments.tasks.rl import envs as rl_envs
 from experiments.tasks.rl.a2c import A2CConfig, A2CTask
 from experiments.tasks.rl.policy import Policy
+from experiments.tasks.rl.ppo import PPOConfig, PPOTask
 from experiments.tasks.rl.rollout import Returns, Sampler, advantages, sample
 from noisescale import MomentAverage, gradient_moments
 
@@ -204,7 +205,7 @@ def test_a_resumed_run_goes_on_with_new_environments_and_says_so(tmp_path):
 def test_the_number_of_environments_is_fixed():
     task = cartpole()
     task.batch(4, generator())
-    with pytest.raises(ValueError, match=r"batch of 8 environments where the run has 4"):
+    with pytest.raises(ValueError, match=r"8 environments asked for where the run has 4"):
         task.batch(8, generator())
 
 
@@ -237,16 +238,49 @@ def test_cartpole_is_learnt():
     assert task.evaluate().metric > 120, "a random policy balances for 22 steps"
 
 
+def ppo_task(**changes) -> PPOTask:
+    fields = {"random_start": 20, "clip_rewards": False, "sample_size": 8, "value_weight": 0.0, "entropy_weight": 0.0}
+    return PPOTask(PPOConfig("cartpole_ppo", "CartPole-v1", **(fields | changes)), 0, CPU)
+
+
+def gradient(task: A2CTask, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    task.model.zero_grad()
+    task.loss(batch).backward()
+    return torch.cat([p.grad.flatten() for p in task.model.parameters()])
+
+
+def test_at_the_weights_that_acted_ppo_has_the_gradient_of_a2c():
+    task = ppo_task(value_weight=0.5, entropy_weight=0.01)
+    batch = task.batch(4, generator())
+    a2c = cartpole(value_weight=0.5, entropy_weight=0.01)
+    a2c.model = task.model
+    assert torch.allclose(gradient(task, batch), gradient(a2c, batch[:4]), rtol=1e-4, atol=1e-6)
+
+
+def test_ppo_gives_no_reason_to_move_further_once_the_ratio_is_clipped():
+    task = ppo_task()
+    obs, actions, returns, advantages, old = task.batch(4, generator())
+    old = old - 1.0
+    assert gradient(task, (obs, actions, returns, advantages.abs(), old)).count_nonzero() == 0
+    assert gradient(task, (obs, actions, returns, -advantages.abs(), old)).count_nonzero() > 0
+
+
+def test_every_environment_is_used_as_often_as_there_are_epochs():
+    task, g = ppo_task(epochs=3, minibatches=2), generator()
+    rollout = [task.batch(4, g)[0] for _ in range(3 * 2)]
+    starts, used = torch.cat(rollout)[:, 0].unique(dim=0, return_counts=True)
+    assert len(starts) == 8 and (used == 3).all()
+    assert task.observations == 8 * 8, "examples / epochs"
+    task.batch(4, g)
+    assert task.observations == 2 * 8 * 8
+
+
 def moments(task: A2CTask, batch: tuple[torch.Tensor, ...], groups: int) -> tuple[float, float]:
     """|G|² and tr Σ an observation from `groups` groups of environments."""
-    gradients = []
-    for piece in zip(*(tensor.chunk(groups) for tensor in batch), strict=True):
-        task.model.zero_grad()
-        task.loss(piece).backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in task.model.parameters()]).double())
-    stacked = torch.stack(gradients)
+    pieces = zip(*(tensor.chunk(groups) for tensor in batch), strict=True)
+    gradients = torch.stack([gradient(task, piece) for piece in pieces]).double()
     size = len(batch[0]) // groups * task.sample_size
-    found = gradient_moments(stacked.square().sum(1), [size] * groups, stacked.mean(0).square().sum())
+    found = gradient_moments(gradients.square().sum(1), [size] * groups, gradients.mean(0).square().sum())
     return float(found.grad_sq_norm), float(found.trace_cov)
 
 

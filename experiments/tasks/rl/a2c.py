@@ -26,16 +26,16 @@ NAMES: tuple[str, ...] = get_args(Name)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class A2CConfig:
+class RolloutConfig:
     """`env_id` is an ALE game by its ROM's name, or any environment of Gymnasium's with a vector to see and a choice of
     actions.
 
-    The number of environments is batch_size / sample_size, the latter being the steps of one in a rollout. `window` is
-    the number of latest episodes whose mean return is the metric, and `floor` the lowest return there is, which stands
-    in until the first episode has ended. `network` is for games; vectors get two layers of 64.
+    `sample_size` is the number of steps of one environment in a rollout. `window` is the number of latest episodes
+    whose mean return is the metric, and `floor` the lowest return there is, which stands in until the first episode has
+    ended. `network` is for games; vectors get two layers of 64.
     """
 
-    name: Name
+    name: str
     env_id: str
     network: Literal["nature", "small"] = "nature"
     sample_size: int = Field(default=5, gt=0)
@@ -48,6 +48,13 @@ class A2CConfig:
     floor: float = 0.0
 
 
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class A2CConfig(RolloutConfig):
+    """A2C has as many environments as a batch has samples: batch_size / sample_size."""
+
+    name: Name
+
+
 class A2CTask:
     """One policy and, from the first batch on, its environments."""
 
@@ -55,7 +62,7 @@ class A2CTask:
     metric = Metric("mean_return", "max")
     probes = False
 
-    def __init__(self, config: A2CConfig, seed: int, device: torch.device) -> None:
+    def __init__(self, config: RolloutConfig, seed: int, device: torch.device) -> None:
         self.config, self.seed = config, seed
         self.sample_size = config.sample_size
         one = rl_envs.make(config.env_id, 1)
@@ -85,7 +92,7 @@ class A2CTask:
         Raises:
             ValueError: `size` isn't the number of environments of the first batch.
         """
-        sampler = self._sampler(size)
+        sampler = self.environments(size)
         config = self.config
         rollout = sampler.collect(
             self.model, config.sample_size, generator, self.returns, config.gamma, 1.0, config.clip_rewards
@@ -96,15 +103,19 @@ class A2CTask:
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
         """Mean over environments and steps of −A log π(a|s) + c_v (R − V(s))² − c_e H(π(·|s)); A is a constant."""
         obs, actions, returns, advantages = (tensor.flatten(0, 1) for tensor in batch)
+        chosen, entropy, value = self.judge(obs, actions)
+        return (-advantages * chosen + self.regularisers(returns, value, entropy)).mean()
+
+    def judge(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log π(a|s), H(π(·|s)) and V(s), (n,) each."""
         logits, value = self.model(obs)
         log_policy = logits.log_softmax(-1)
-        chosen = log_policy.gather(1, actions[:, None]).squeeze(1)
         entropy = -(log_policy.exp() * log_policy).sum(-1)
-        config = self.config
-        terms = (
-            -advantages * chosen + config.value_weight * (returns - value).square() - config.entropy_weight * entropy
-        )
-        return terms.mean()
+        return log_policy.gather(1, actions[:, None]).squeeze(1), entropy, value
+
+    def regularisers(self, returns: Tensor, value: Tensor, entropy: Tensor) -> Tensor:
+        """The terms that A2C and PPO share: c_v (R − V)² − c_e H."""
+        return self.config.value_weight * (returns - value).square() - self.config.entropy_weight * entropy
 
     def evaluate(self) -> Evaluation:
         """Mean return of the latest episodes of training; the loss is minus that, which is what the policy gradient
@@ -131,12 +142,13 @@ class A2CTask:
         self.restarts = state["restarts"] + 1
         self.sampler = None
 
-    def _sampler(self, size: int) -> Sampler:
+    def environments(self, count: int) -> Sampler:
+        """The run's `count` environments, started when first asked for."""
         if self.sampler is None:
             rng = np.random.default_rng([self.seed, self.restarts])
-            self.sampler = Sampler(rl_envs.make(self.config.env_id, size), self.config.random_start, rng)
-        if self.sampler.envs.count != size:
+            self.sampler = Sampler(rl_envs.make(self.config.env_id, count), self.config.random_start, rng)
+        if self.sampler.envs.count != count:
             raise ValueError(
-                f"batch of {size} environments where the run has {self.sampler.envs.count}; their number is fixed"
+                f"{count} environments asked for where the run has {self.sampler.envs.count}; it keeps them"
             )
         return self.sampler
