@@ -30,19 +30,26 @@ def crossings(
     steps; one that is never met gets the last step of the curve and False: a lower bound. Both results have shape
     (len(goals),).
     """
-    finite = np.isfinite(metric)
     last = float(step[-1]) if len(step) else 0.0
     steps, reached = np.full(len(goals), last), np.zeros(len(goals), bool)
-    if not finite.any():
-        return steps, reached
-    step = step[finite]
+    step, curve = monotone(step, metric, direction)
     sign = 1.0 if direction == "min" else -1.0
-    curve = isotonic_regression(sign * metric[finite], increasing=False).x
+    curve = sign * curve
     for i, goal in enumerate(goals):
         below = np.flatnonzero(curve <= sign * goal)
         if below.size:
             steps[i], reached[i] = _between(step, curve, int(below[0]), sign * goal), True
     return steps, reached
+
+
+def monotone(
+    step: NDArray[np.float64], metric: NDArray[np.float64], direction: Literal["min", "max"]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The steps with a finite metric, and the monotone curve through those that is nearest in least squares."""
+    finite = np.isfinite(metric)
+    if not finite.any():
+        return step[:0], metric[:0]
+    return step[finite], isotonic_regression(metric[finite], increasing=direction == "max").x
 
 
 def _between(step: NDArray[np.float64], curve: NDArray[np.float64], first: int, goal: float) -> float:

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.errors import UserError
-from experiments.pooled import Curve, at_start, at_steps, averaged, hessian_curve, simple_curve
+from experiments.path import averaged
+from experiments.pooled import Curve, at_start, at_steps, hessian_curve, simple_curve
 from experiments.tables import Tables
 from experiments.tuning import Grid
 from experiments.verdict import judge, ratio
@@ -61,7 +62,7 @@ def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame
     arrived = usable[usable["reached"]]
     steps = arrived["steps"].to_list()
     simple, hessian = simple_curves(tables, arrived), hessian_curves(tables, arrived)
-    average = averaged(simple, steps)
+    average = averaged(simple, steps, goal)
     both = fit.determined and average.determined
     predicted = ratio(estimate(average), fit.b_crit) if both else UNKNOWN
     return GoalFit(
@@ -78,7 +79,7 @@ def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame
         b_simple=estimate(at_steps(simple, steps)),
         b_simple_avg=estimate(average),
         b_noise=estimate(at_steps(hessian, steps)),
-        b_noise_avg=estimate(averaged(hessian, steps)),
+        b_noise_avg=estimate(averaged(hessian, steps, goal)),
         ratio=predicted,
         verdict=judge(predicted, both),
         remark="; ".join(remarks(fit, average, found, start_met)),
@@ -103,13 +104,13 @@ def _columns(grid: Grid) -> tuple[np.ndarray, ...]:
 
 def simple_curves(tables: Tables, arrived: pd.DataFrame) -> list[Curve]:
     """(tr Σ, |G|²) of the runs in `arrived` (columns run_id, batch_size), in its order."""
-    return [simple_curve(rows, size) for rows, size in _rows(tables, arrived)]
+    return [simple_curve(rows, size, tables.direction) for rows, size in _rows(tables, arrived)]
 
 
 def hessian_curves(tables: Tables, arrived: pd.DataFrame) -> list[Curve]:
     """(tr HΣ, GᵀHG) of the same."""
     examples = json.loads(tables.describe("config"))["measure"]["probe_examples"]
-    return [hessian_curve(rows, size, examples) for rows, size in _rows(tables, arrived)]
+    return [hessian_curve(rows, size, examples, tables.direction) for rows, size in _rows(tables, arrived)]
 
 
 def _rows(tables: Tables, arrived: pd.DataFrame) -> list[tuple[pd.DataFrame, int]]:

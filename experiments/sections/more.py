@@ -1,5 +1,6 @@
 """What some sweeps have besides: B_crit by branching, and the noise scale by group of parameters."""
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -66,7 +67,10 @@ def groups(sweeps: Sequence[Sweep]) -> list[str]:
             continue
         measured = pd.read_parquet(path)
         names = list(dict.fromkeys(measured["group"]))
-        by_run = {key: rows.sort_values("step") for key, rows in measured.groupby(["run_id", "group"], sort=False)}
+        by_run = {
+            key: rows.sort_values("step").assign(metric=math.nan)
+            for key, rows in measured.groupby(["run_id", "group"], sort=False)
+        }
         rows = []
         for fit in sweep.fits:
             arrived = sweep.arrived(fit.goal)
