@@ -2,8 +2,9 @@
 [task ...]`.
 
 The bare loop is what anybody writes: a batch in one piece, zero_grad, backward, step. Both train the same model from
-the same seed on batches of the same size; they take turns, and the ratio is taken turn by turn. Evaluations are left
-out of both: their share of a run's time is in its record. Run it on a quiet machine.
+the same seed on batches of the same size, on one thread; they take turns, and the ratio is taken turn by turn. Times
+are CPU seconds of the process, so that other jobs on the machine matter little. Evaluations are left out of both: their
+share of a run's time is in its record.
 """
 
 import statistics
@@ -26,29 +27,31 @@ SECONDS = 1.0
 
 
 def ours(run: RunConfig, steps: int) -> float:
-    """Seconds for `steps` steps of the suite's loop, with probes and the row that turns squared norms into numbers."""
+    """CPU seconds for `steps` steps of the suite's loop, with probes and the row that turns squared norms into
+    numbers.
+    """
     trainer = Trainer(run, TASKS[run.task.name][1](run.task, run.seed, torch.device("cpu")), torch.device("cpu"))
     trainer.noise.row(0)
-    started = time.perf_counter()
+    started = time.process_time()
     while trainer.step < steps:
         trainer.train_step()
         trainer.noise.probe_if_due(trainer.step)
     trainer.noise.row(steps)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def bare(run: RunConfig, steps: int) -> float:
-    """Seconds for the same number of steps by hand."""
+    """CPU seconds for the same number of steps by hand."""
     task = TASKS[run.task.name][1](run.task, run.seed, torch.device("cpu"))
     optimizer = torch.optim.SGD(task.model.parameters(), lr=run.lr)
     generator = torch.Generator().manual_seed(run.seed)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(steps):
         batch = task.batch(run.batch_size // task.sample_size, generator)
         optimizer.zero_grad()
         task.loss(batch).backward()
         optimizer.step()
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def main() -> None:
