@@ -121,6 +121,16 @@ def trunk(suite: SuiteConfig, run: RunConfig, folder: RunRecord) -> dict[float, 
     return {goal: point for goal, point in points.items() if (point.folder / "checkpoint.pt").exists()}
 
 
+def _state(point: RunRecord, device: torch.device) -> dict[str, Any]:
+    state = point.load_checkpoint(device)
+    if state is None:
+        trunk_folder = point.folder.parent
+        raise UserError(
+            f"{point.folder}/checkpoint.pt can't be read; delete {trunk_folder} and the trunk is made again"
+        )
+    return state
+
+
 def branch(device_name: str, checkpoint: RunRecord, run: RunConfig) -> None:
     """One branch, unless it is done: `run` from the trunk's weights and optimizer state instead of from its seed."""
     torch.set_num_threads(1)
@@ -132,8 +142,7 @@ def branch(device_name: str, checkpoint: RunRecord, run: RunConfig) -> None:
         _, build = TASKS[run.task.name]
         trainer = Trainer(run, build(run.task, run.seed, device), device)
         if record.load_checkpoint(device) is None:
-            parent = checkpoint.load_checkpoint(device)
-            assert parent is not None
+            parent = _state(checkpoint, device)
             start = trainer.state_dict()
             start["vector"], start["buffers"] = parent["vector"], parent["buffers"]
             start["optimizer"] = parent["optimizer"] | {"param_groups": start["optimizer"]["param_groups"]}
@@ -183,8 +192,7 @@ def measure(suite: SuiteConfig, config: BranchConfig) -> pd.DataFrame:
     workers = suite.cluster.workers or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         for goal, point in trunk(suite, run, folder).items():
-            parent = point.load_checkpoint(torch.device("cpu"))
-            assert parent is not None
+            parent = _state(point, torch.device("cpu"))
             at = parent["rows"][-1]
             runs = plan(config, suite, run, at["examples"])
             if not runs:
