@@ -1,4 +1,4 @@
-"""One table of the critical batch size by every method that a sweep's folder holds: `python -m experiments.compare
+"""One table of the critical batch size by every method that a sweep's folder holds: `python -m experiments.methods
 results/lm-small`.
 
 The sweep (`fits.csv`), branching from one run, and the noise scale at the weights where the branches start, plain and
@@ -23,7 +23,7 @@ METHODS = {
 }
 
 
-def compare(folder: Path) -> pd.DataFrame:
+def methods(folder: Path) -> pd.DataFrame:
     """A row a (goal, method): `value`, `low`, `high`, and `over_branch`, the value over branching's.
 
     A `value` of inf says that even the largest batch tried was within the tolerance, which is then in `tried`.
@@ -51,9 +51,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table and write `methods.csv` beside the others."""
     try:
         if len(arguments) != 1:
-            raise UserError("one folder of results wanted: python -m experiments.compare results/lm-small")
+            raise UserError("one folder of results wanted: python -m experiments.methods results/lm-small")
         folder = Path(arguments[0])
-        found = compare(folder)
+        found = methods(folder)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -2,7 +2,7 @@ import math
 
 import pandas as pd
 
-from experiments.compare import main
+from experiments.methods import main
 
 
 def write(folder):
