@@ -14,7 +14,7 @@ ATARI := cartpole pong breakout space_invaders beam_rider pong_selfplay
 EXTRAS := experiments images text $(if $(filter $(TASK),$(ATARI)),atari) $(if $(filter $(TASK),mnist5k),mnist5k) $(if $(filter-out $(CLUSTER),local),cluster)
 READY := .venv/.ready$(subst $() ,,$(patsubst %,-%,$(sort $(EXTRAS))))
 
-.PHONY: help setup sweep train collect analyse figures report test test-all lint clean
+.PHONY: help setup sweep train collect analyse figures report notebooks test test-all lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ figures: $(READY) ## every figure, from the committed tables
 
 report: $(READY) ## results/report.md and report.html, from the committed tables
 	@$(PY) -m experiments.report
+
+notebooks: $(READY) ## run the notebooks in place, from the committed tables
+	@$(PY) notebooks/execute.py
 
 test: $(READY) ## the fast tests
 	@$(PY) -m pytest -m "not slow and not cuda"
