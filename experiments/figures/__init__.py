@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments.figures import fronts, headline, rest, sweeps, tasks, theory
+from experiments.figures import fronts, headline, local, rest, sweeps, tasks, theory
 from experiments.summary import read_sweep
 from experiments.tables import sweep_folders
 
@@ -26,7 +26,7 @@ OF_THE_PAPER: dict[int, Draw] = {
     2: theory.figure2,
     3: theory.figure3,
     4: headline.figure4,
-    5: tasks.figure5,
+    5: local.figure5,
     6: tasks.figure6,
     7: tasks.figure7,
     8: rest.figure8,
@@ -36,9 +36,9 @@ OF_THE_PAPER: dict[int, Draw] = {
     12: tasks.figure12,
     13: tasks.figure13,
     14: tasks.figure14,
-    15: rest.figure15,
+    15: local.figure15,
     16: rest.figure16,
-    17: rest.figure17,
+    17: local.figure17,
     18: rest.figure18,
     19: rest.figure19,
 }

@@ -1,4 +1,4 @@
-"""Figs 8 and 15–19: model size, temperature, adaptive batches, line searches, autocorrelation, test goals."""
+"""Figs 8, 16, 18 and 19: model size, adaptive batches, autocorrelation, test goals."""
 
 from pathlib import Path
 
@@ -67,18 +67,6 @@ def figure16(results: Path) -> Figure:
     right.set_title("S/S_min − 1 = γ/(E/E_min − 1); γ = 1: fixed B")
     right.legend()
     return figure
-
-
-def figure15(results: Path) -> Figure:
-    """Temperature cut 16-fold through the learning rate, the batch size or both."""
-    del results
-    return _not_yet("Temperature cut 16-fold through ε, B or both, SVHN")
-
-
-def figure17(results: Path) -> Figure:
-    """The line search's best step over the step taken."""
-    del results
-    return _not_yet("Line-search optimal step over the actual step, SVHN")
 
 
 def figure18(results: Path) -> Figure:

@@ -16,7 +16,7 @@ COLUMN, PAGE = 3.4, 7.0  # inches: a column, and the text width, of a printed pa
 # Okabe and Ito's palette, told apart with any colour vision; each colour goes with a mark of its own.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "p", "*")
-B_CRIT, B_SIMPLE, B_NOISE = COLOURS[1], COLOURS[0], COLOURS[2]
+B_CRIT, B_SIMPLE, B_NOISE, LINE_SEARCH = COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[3]
 GREY, PALE = "#8c8c8c", "#c4c4c4"
 
 STYLE = {

@@ -14,6 +14,7 @@ from experiments.figures.style import (
     B_NOISE,
     B_SIMPLE,
     COLUMN,
+    LINE_SEARCH,
     PAGE,
     PALE,
     log_axis,
@@ -26,6 +27,7 @@ from experiments.figures.style import (
 from experiments.fit import simple_curves
 from experiments.pooled import at_steps
 from experiments.summary import Sweep
+from noisescale.pareto import Estimate
 
 LEVELS = 24
 SEED_ALPHA = 0.8
@@ -76,6 +78,11 @@ def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> 
     axes.plot(levels, [r.value for r in along], color=B_SIMPLE, label="B_simple at the metric")
     whiskers(axes, goals, [fit.b_simple_avg for fit in sweep.fits], B_SIMPLE, "o", "B_simple averaged up to it")
     whiskers(axes, goals, [fit.b_noise for fit in sweep.fits], B_NOISE, "^", "B_noise at it")
+    local = sweep.tables.folder / "local_noise.csv"
+    if local.exists():
+        points = pd.read_csv(local).query("quantity == 'line search' and determined")
+        found = [Estimate(point.value, point.low, point.high) for point in points.itertuples()]
+        whiskers(axes, points["goal"].to_list(), found, LINE_SEARCH, "v", "B_noise, line searches of one run")
     determined = [fit for fit in sweep.fits if fit.b_crit_status == "determined"]
     whiskers(axes, [f.goal for f in determined], [f.b_crit for f in determined], B_CRIT, "s", "B_crit to reach it")
     missing = len(sweep.fits) - len(determined)
@@ -95,7 +102,12 @@ def learning_rates(sweep: Sweep, results: Path) -> Figure:
     tried."""
     del results
     figure = Figure(figsize=(COLUMN * 1.25, COLUMN))
-    axes = figure.subplots()
+    draw_learning_rates(figure.subplots(), sweep)
+    return figure
+
+
+def draw_learning_rates(axes: Axes, sweep: Sweep) -> None:
+    """One panel of it."""
     crossings = sweep.crossings
     tried = sweep.tables.runs[["batch_size", "lr"]].drop_duplicates()
     axes.plot(tried["batch_size"], tried["lr"], ".", color=PALE, markersize=3, label="tried")
@@ -119,7 +131,6 @@ def learning_rates(sweep: Sweep, results: Path) -> Figure:
     axes.set_ylabel("learning rate")
     axes.set_title(sweep.name)
     axes.legend(loc="best")
-    return figure
 
 
 def tuned_runs(sweep: Sweep) -> pd.DataFrame:

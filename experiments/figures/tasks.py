@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from experiments import paper
 from experiments.figures.fronts import draw_fronts
 from experiments.figures.style import GREY, PAGE, log_axis, nothing_yet, number
-from experiments.figures.sweeps import curves, draw_noise, learning_rates
+from experiments.figures.sweeps import curves, draw_noise
 from experiments.paper import ATARI
 from experiments.summary import Sweep, summarise
 
@@ -96,12 +96,6 @@ def figure13(results: Path) -> Figure:
 def figure14(results: Path) -> Figure:
     """CIFAR10, SVHN with Adam, SVHN with SGD, MNIST: fronts above, noise scales below."""
     return _fronts_and_noise(results, ["CIFAR10_momentum", "SVHN_Adam", "SVHN_SGD", "MNIST_SGD"])
-
-
-def figure5(results: Path) -> Figure:
-    """SVHN: the best learning rate against B (left of Fig. 5)."""
-    sweep = sweep_of(results, "svhn")
-    return learning_rates(sweep, results) if sweep else _empty("SVHN, SGD: best learning rate", "svhn")
 
 
 def _fronts_and_noise(results: Path, names: Sequence[str]) -> Figure:

@@ -1,4 +1,5 @@
-"""What some sweeps have besides: B_crit by branching, and the noise scale by group of parameters."""
+"""What some sweeps have besides: B_crit by branching, B_noise and temperature at points of one run, the noise scale by
+group of parameters, Kaplan's law."""
 
 import math
 from collections.abc import Sequence
@@ -6,12 +7,15 @@ from collections.abc import Sequence
 import pandas as pd
 
 from experiments.fit import estimate
-from experiments.layout import with_interval
+from experiments.layout import rounded, with_interval
 from experiments.pooled import at_steps, simple_curve
 from experiments.sections.markdown import b_crit, table
 from experiments.summary import Sweep
 from experiments.verdict import ratio
 from noisescale.pareto import Estimate
+
+LOCAL = {"line search": "B_noise, line searches", "Hessian": "B_noise, Hessian", "b_simple": "B_simple"}
+CUT = {"lr": "the learning rate", "batch": "the batch size", "both": "both"}
 
 
 def branches(sweeps: Sequence[Sweep]) -> list[str]:
@@ -28,12 +32,18 @@ def branches(sweeps: Sequence[Sweep]) -> list[str]:
             fit = fits.get(f"{point.goal:g}")
             branched = Estimate(point.b_branch, point.b_branch_low, point.b_branch_high)
             trunk = Estimate(point.b_simple, point.b_simple_low, point.b_simple_high)
+            scaled = getattr(point, "b_simple_preconditioned", None)
             rows.append(
                 [
                     f"{point.goal:g}",
                     b_crit(fit) if fit else "–",
                     with_interval(branched) if branched.value != float("inf") else f"above {point.largest:,}",
                     with_interval(trunk),
+                    "–"
+                    if scaled is None
+                    else with_interval(
+                        Estimate(scaled, point.b_simple_preconditioned_low, point.b_simple_preconditioned_high)
+                    ),
                     with_interval(fit.b_simple_avg) if fit else "–",
                     with_interval(ratio(trunk, branched)) if branched.value != float("inf") else "–",
                 ]
@@ -43,6 +53,7 @@ def branches(sweeps: Sequence[Sweep]) -> list[str]:
             "B_crit, swept",
             "B_crit, branched",
             "B_simple, trunk",
+            "preconditioned",
             "B_simple, averaged",
             "B_simple / branched",
         ]
@@ -86,4 +97,71 @@ def groups(sweeps: Sequence[Sweep]) -> list[str]:
             "divided by Adam's √v.",
             table(["goal", "all", *names], rows),
         ]
+    return blocks
+
+
+def local_noise(sweeps: Sequence[Sweep]) -> list[str]:
+    """B_noise by line searches and by Hessian-vector products, and B_simple, at the same weights of one run."""
+    blocks: list[str] = []
+    for sweep in sweeps:
+        path = sweep.tables.folder / "local_noise.csv"
+        if not path.exists():
+            continue
+        found = pd.read_csv(path)
+        names = list(dict.fromkeys(found["quantity"]))
+        rows = []
+        for goal, mine in found.groupby("goal", sort=False):
+            by_name = {row.quantity: Estimate(row.value, row.low, row.high) for row in mine.itertuples()}
+            rows.append([f"{goal:g}", *(with_interval(by_name[name]) for name in names)])
+        blocks += [
+            f"## {sweep.name}: B_noise two ways",
+            f"At the same weights of one run, in {sweep.unit}s: the paper's line searches, Hessian-vector products, "
+            "and B_simple.",
+            table(["goal", *(LOCAL.get(name, name) for name in names)], rows),
+        ]
+    return blocks
+
+
+def temperature(sweeps: Sequence[Sweep]) -> list[str]:
+    """What a 16-fold cut of the temperature did to B_simple, by the way it was made (Fig. 15; Gray 2024)."""
+    blocks: list[str] = []
+    for sweep in sweeps:
+        path = sweep.tables.folder / "temperature.csv"
+        if not path.exists():
+            continue
+        found = pd.read_csv(path)
+        rows, moved = [], {"lr": [], "batch": [], "both": []}
+        for goal, mine in found.groupby("goal", sort=False):
+            by_cut = {row.cut: Estimate(row.b_simple, row.b_simple_low, row.b_simple_high) for row in mine.itertuples()}
+            factors = {cut: ratio(by_cut[cut], by_cut["none"]) for cut in moved}
+            for cut, factor in factors.items():
+                moved[cut].append(factor.low > 1 or factor.high < 1)
+            cells = (f"{with_interval(by_cut[cut])}, {with_interval(factors[cut])} times" for cut in moved)
+            rows.append([f"{goal:g}", with_interval(by_cut["none"]), *cells])
+        said = "; ".join(f"through {CUT[cut]} at {sum(clear)} of {len(clear)} goals" for cut, clear in moved.items())
+        blocks += [
+            f"## {sweep.name}: does B_simple follow the temperature?",
+            "From checkpoints of one run, with the temperature ε/B cut 16-fold; the paper's Fig. 15 says that "
+            "either way moves B_simple, Gray 2024 saw only the learning rate move it.",
+            table(["from goal", "uncut", *(f"through {CUT[cut]}" for cut in moved)], rows),
+            f"B_simple clearly moved (the interval of the factor excludes 1): {said}.",
+        ]
+    return blocks
+
+
+def scaling(sweeps: Sequence[Sweep]) -> list[str]:
+    """The constants of B_crit = B*/L^(1/α) beside Kaplan 2020, where they were fitted."""
+    blocks: list[str] = []
+    for sweep in sweeps:
+        path = sweep.tables.folder / "scaling.csv"
+        if path.exists():
+            rows = [
+                [row.constant, with_interval(Estimate(row.value, row.low, row.high)), rounded(row.kaplan_2020)]
+                for row in pd.read_csv(path).itertuples()
+            ]
+            blocks += [
+                f"## {sweep.name}: B_crit against the loss",
+                f"B_crit = B*/L^(1/α) over the sweep's goals, B* in {sweep.unit}s, L in nats.",
+                table(["", "ours", "Kaplan 2020"], rows),
+            ]
     return blocks
