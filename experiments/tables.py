@@ -55,11 +55,11 @@ def read_tables(folder: Path) -> Tables:
 
 
 def longest(runs: pd.DataFrame) -> pd.DataFrame:
-    """One run for each batch size, learning rate and seed: where a sweep was made again with another budget, the
-    longest.
+    """One run for each batch size, learning rate and seed: where a sweep was made again with another budget or other
+    measurements, the longest, and the newest of equals.
     """
     point = ["batch_size", "lr", "seed"]
-    ordered = runs.sort_values([*point, "step", "run_id"])
+    ordered = runs.sort_values([*point, "step", "collected_at", "run_id"])
     return ordered.drop_duplicates(point, keep="last").reset_index(drop=True)
 
 
