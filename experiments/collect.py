@@ -6,11 +6,13 @@ A run that is in the tables stays there, whatever happens to its record.
 import json
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from experiments.config import RECORD_VERSION, SuiteConfig, load
 from experiments.errors import UserError
@@ -33,18 +35,20 @@ def collect_records(records: Path, tables: Path, preset: str) -> int:
     old = pd.read_parquet(tables / "runs.parquet") if (tables / "runs.parquet").exists() else pd.DataFrame()
     known = set(old["run_id"]) if len(old) else set()
     rows: list[dict[str, Any]] = []
+    curves: list[pa.Table] = []
     details: dict[str, list[pd.DataFrame]] = {"curves": [], "groups": []}
     for folder in sorted(records.glob("*-*")):
         record = RunRecord(folder)
-        found = record.read() if folder.name not in known else None
+        found = record.read_arrow() if folder.name not in known else None
         if found is not None:
             config, summary, curve = found
             groups = record.read_groups()
             rows.append(_row(folder.name, preset, config, summary))
-            details["curves"].append(curve.assign(run_id=folder.name))
+            curves.append(curve.append_column("run_id", pa.repeat(pa.scalar(folder.name), len(curve))))
             details["groups"] += [] if groups is None else [groups.assign(run_id=folder.name)]
     if not rows:
         return 0
+    details["curves"].append(pa.concat_tables(curves).to_pandas())
     runs = pd.concat([old, pd.DataFrame(rows)], ignore_index=True)
     runs = runs.sort_values(["batch_size", "lr", "seed", "run_id"], ignore_index=True)
     for name, new in details.items():
@@ -94,9 +98,14 @@ def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, An
         "eval_seconds": summary["eval_seconds"],
         "measure_seconds": summary["measure_seconds"],
         "device": summary["device"],
-        "versions": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "versions": _versions(),
         "collected_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+@cache
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
 
 
 def main() -> int:

@@ -1,11 +1,13 @@
 """What a Hydra job does: train the runs of its share that aren't finished, one after the other."""
 
+import sys
 import traceback
 
 import torch
 from omegaconf import DictConfig
 
 from experiments.config import RunConfig, SuiteConfig, parse
+from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.tasks import TASKS
@@ -21,16 +23,25 @@ def train(config: DictConfig) -> None:
         record = RunRecord(suite.records / run.run_id)
         try:
             train_one(suite, run, record)
-        except Exception as error:
-            record.fail(f"{traceback.format_exc()}\n{type(error).__name__}: {error}\n")
+        except (Exception, OverTimeError) as error:
+            _note(record, f"{traceback.format_exc()}\n{type(error).__name__}: {error}\n")
 
 
 def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord) -> None:
     """One run, unless it is finished, by this process or, while we waited for it, by another."""
-    with record.lock():
+    with record.lock(), time_limit(suite.cluster.run_seconds, record.fail):
         if record.read() is not None:
             return
         record.start(run)
         device = torch.device(suite.device)
         _, build = TASKS[run.task.name]
         Trainer(run, build(run.task, run.seed, device), device).run(record, suite.checkpoint_seconds)
+
+
+def _note(record: RunRecord, message: str) -> None:
+    """Where even the error can't be written (a full disk, a folder that is read-only), whoever reads the job's output
+    sees it."""
+    try:
+        record.fail(message)
+    except OSError:
+        print(f"{record.run_id}: {message.strip().splitlines()[-1]}", file=sys.stderr, flush=True)

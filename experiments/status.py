@@ -1,0 +1,89 @@
+"""Where a sweep stands: `python -m experiments.status task=digits preset=small`, from its records and tables alone.
+
+A run is running where its lock is held, failed where its error is the last that was heard of it, and stopped where it
+was begun and is neither; the next `make sweep` goes on with failed and stopped ones. What is missing is what the search
+wants next; more may follow from what that gives.
+"""
+
+import fcntl
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.config import SuiteConfig, load
+from experiments.errors import UserError
+from experiments.record import RunRecord
+from experiments.sweep import Sweep, last_line
+
+SHOWN = 20
+
+
+def look(suite: SuiteConfig) -> tuple[Counter[str], dict[str, str]]:
+    """How many runs are reached, not_reached, diverged, running, failed, stopped; and failed runs' errors by run_id."""
+    path = suite.tables / "runs.parquet"
+    collected = pd.read_parquet(path, columns=["run_id", "status"]) if path.exists() else pd.DataFrame()
+    known = dict(zip(collected["run_id"], collected["status"], strict=True)) if len(collected) else {}
+    counts: Counter[str] = Counter(known.values())
+    errors: dict[str, str] = {}
+    for folder in sorted(suite.records.glob("*-*")):
+        if folder.name in known:
+            continue
+        summary = RunRecord(folder).read_summary()
+        if summary is not None:
+            counts[summary["status"]] += 1
+        elif is_held(folder / "lock"):
+            counts["running"] += 1
+        elif (folder / "error.txt").exists():
+            counts["failed"] += 1
+            errors[folder.name] = last_line(folder / "error.txt")
+        else:
+            counts["stopped"] += 1
+    return counts, errors
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process, on any machine that shares the file system, trains the run now."""
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def report(suite: SuiteConfig) -> str:
+    """A few lines for a person."""
+    counts, errors = look(suite)
+    sweep = Sweep(suite)
+    missing = [point for point in sweep.wanted() if not sweep.record(point).folder.exists()]
+    done = sum(counts[status] for status in ("reached", "not_reached", "diverged"))
+    lines = [
+        f"{suite.name}: {done} done ({counts['reached']} reached their last goal, {counts['not_reached']} ran out of "
+        f"steps, {counts['diverged']} diverged), {counts['running']} running, {counts['stopped']} stopped, "
+        f"{counts['failed']} failed, {len(missing)} missing"
+    ]
+    for run_id, error in list(errors.items())[:SHOWN]:
+        config = RunRecord(suite.records / run_id).read_config() or {}
+        point = " ".join(f"{key}={config[key]:g}" for key in ("batch_size", "lr", "seed") if key in config)
+        lines.append(f"  failed: {point} ({run_id}): {error}")
+    if len(errors) > SHOWN:
+        lines.append(f"  ... and {len(errors) - SHOWN} more: {suite.records}/*/error.txt")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Of the sweep that the overrides name."""
+    try:
+        print(report(load(sys.argv[1:])))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
