@@ -5,9 +5,6 @@ A run that is in the tables stays there, whatever happens to its record.
 
 import json
 import sys
-from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,7 @@ from experiments.errors import UserError
 from experiments.record import RunRecord, write_parquet
 from experiments.tasks import TASKS
 
-NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "collected_at")
-PACKAGES = ("torch", "numpy", "scipy")
+NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at")
 
 
 def collect(suite: SuiteConfig) -> int:
@@ -94,18 +90,8 @@ def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, An
         "best_metric": summary["best_metric"],
         "config": json.dumps(config, sort_keys=True),
         "record_version": RECORD_VERSION,
-        "seconds": summary["seconds"],
-        "eval_seconds": summary["eval_seconds"],
-        "measure_seconds": summary["measure_seconds"],
-        "device": summary["device"],
-        "versions": _versions(),
-        "collected_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **{key: summary[key] for key in NOT_SCIENCE},
     }
-
-
-@cache
-def _versions() -> str:
-    return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
 
 
 def main() -> int:

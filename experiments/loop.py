@@ -10,12 +10,14 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.config import OptimizerConfig, RunConfig
+from experiments.environment import git_sha, versions
 from experiments.flat import FlatModel
 from experiments.meter import NoiseMeter
 from experiments.record import RunRecord
@@ -37,6 +39,9 @@ class Summary:
     eval_seconds: float
     measure_seconds: float
     device: str
+    versions: str
+    git_sha: str
+    finished_at: str
 
 
 def evaluation_steps(per_octave: int, max_steps: int) -> list[int]:
@@ -169,6 +174,9 @@ class Trainer:
             eval_seconds=self.eval_seconds,
             measure_seconds=self.measure_seconds,
             device=f"{self.device.type} ({name})",
+            versions=versions(),
+            git_sha=git_sha(),
+            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
     def state_dict(self) -> dict[str, Any]:

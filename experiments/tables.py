@@ -59,7 +59,7 @@ def longest(runs: pd.DataFrame) -> pd.DataFrame:
     measurements, the longest, and the newest of equals.
     """
     point = ["batch_size", "lr", "seed"]
-    ordered = runs.sort_values([*point, "step", "collected_at", "run_id"])
+    ordered = runs.sort_values([*point, "step", "finished_at", "run_id"])
     return ordered.drop_duplicates(point, keep="last").reset_index(drop=True)
 
 

@@ -41,7 +41,7 @@ def environment(sweeps: Sequence[Sweep]) -> list[str]:
                 *shares,
                 ", ".join(sorted(set(runs["device"]))),
                 "; ".join(sorted(set(runs["versions"]))),
-                f"{runs['collected_at'].min()[:10]} – {runs['collected_at'].max()[:10]}",
+                f"{runs['finished_at'].min()[:10]} – {runs['finished_at'].max()[:10]}",
             ]
         )
     header = [
