@@ -7,7 +7,7 @@ import torch
 
 from experiments.tasks import cifar, digits, generative, imagenet, lm, mnist, quadratic, svhn
 from experiments.tasks.base import Evaluation, Metric, Task
-from experiments.tasks.rl import a2c, ppo
+from experiments.tasks.rl import a2c, ppo, selfplay
 
 TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     "quadratic": (quadratic.QuadraticConfig, quadratic.QuadraticTask),
@@ -24,6 +24,7 @@ TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     "lm_transformer": (lm.LmTransformerConfig, lm.LmTask),
     **dict.fromkeys(a2c.NAMES, (a2c.A2CConfig, a2c.A2CTask)),
     **dict.fromkeys(ppo.NAMES, (ppo.PPOConfig, ppo.PPOTask)),
+    "pong_selfplay": (selfplay.SelfPlayConfig, selfplay.SelfPlayTask),
 }
 
 __all__ = ["TASKS", "Evaluation", "Metric", "Task"]

@@ -65,7 +65,7 @@ class A2CTask:
     def __init__(self, config: RolloutConfig, seed: int, device: torch.device) -> None:
         self.config, self.seed = config, seed
         self.sample_size = config.sample_size
-        one = rl_envs.make(config.env_id, 1)
+        one = self.make_envs(1)
         network = config.network if len(one.obs_shape) == 3 else "mlp"
         self.model = Policy(network, one.obs_shape, one.actions, seed).to(device)
         self.frame_skip = one.frame_skip
@@ -142,11 +142,15 @@ class A2CTask:
         self.restarts = state["restarts"] + 1
         self.sampler = None
 
+    def make_envs(self, count: int) -> rl_envs.Envs:
+        """`count` environments of the config's kind."""
+        return rl_envs.make(self.config.env_id, count)
+
     def environments(self, count: int) -> Sampler:
         """The run's `count` environments, started when first asked for."""
         if self.sampler is None:
             rng = np.random.default_rng([self.seed, self.restarts])
-            self.sampler = Sampler(rl_envs.make(self.config.env_id, count), self.config.random_start, rng)
+            self.sampler = Sampler(self.make_envs(count), self.config.random_start, rng)
         if self.sampler.envs.count != count:
             raise ValueError(
                 f"{count} environments asked for where the run has {self.sampler.envs.count}; it keeps them"

@@ -18,6 +18,7 @@ class Step(NamedTuple):
     (autoreset in the same step, so that every transition is a real one). `terminated`: the game is over and nothing
     follows. `truncated`: a time limit cut the episode, and `final_obs`, None unless that happened somewhere, holds the
     observations it was cut at (valid where `truncated`), to bootstrap from.
+    `counted`: where the episode's return belongs to the metric, everywhere if None.
     """
 
     obs: Tensor
@@ -25,6 +26,7 @@ class Step(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     final_obs: Tensor | None
+    counted: Tensor | None = None
 
 
 class Envs(Protocol):

@@ -28,14 +28,13 @@ class Returns:
         self.recent: deque[float] = deque(maxlen=window)
         self.episodes = 0
 
-    def add(self, running: Tensor, reward: Tensor, ended: Tensor) -> None:
-        """Add a step's `reward` (N,) to each environment's `running` sum, and take the sums of episodes that `ended`
-        with it.
-        """
+    def add(self, running: Tensor, reward: Tensor, ended: Tensor, counted: Tensor | None = None) -> None:
+        """Add a step's `reward` (N,) to the `running` sums; take those of episodes that `ended`, if `counted`."""
         running += reward
         if ended.any():
-            self.recent.extend(running[ended].tolist())
-            self.episodes += int(ended.sum())
+            taken = running[ended if counted is None else ended & counted]
+            self.recent.extend(taken.tolist())
+            self.episodes += len(taken)
             running[ended] = 0.0
 
     def mean(self, floor: float) -> float:
@@ -121,7 +120,7 @@ class Sampler:
             log_probs[:, t] = logits.log_softmax(-1).gather(1, action[:, None]).squeeze(1)
             step = envs.step(action)
             ended[:, t] = step.terminated | step.truncated
-            returns.add(self.running, step.reward, ended[:, t])
+            returns.add(self.running, step.reward, ended[:, t], step.counted)
             rewards[:, t] = step.reward.clamp(-1, 1) if clip_rewards else step.reward
             if step.final_obs is not None:
                 cut = step.truncated & ~step.terminated
