@@ -218,6 +218,17 @@ class MomentAverage:
         if len(self._pending) >= BLOCK:
             self._flush()
 
+    def extend(self, grad_sq_norm: Tensor, trace_cov: Tensor, examples: Tensor | float) -> None:
+        """Add several steps of the same number of examples: tensors with the steps first."""
+        self._flush()
+        moments = torch.stack([grad_sq_norm, trace_cov], dim=1).detach()
+        if isinstance(examples, Tensor):
+            sizes = examples.detach().to(moments).expand(len(moments), 1, *moments.shape[2:])
+            self._append(torch.cat([moments, sizes], dim=1).cpu().to(torch.float64).numpy())
+        else:
+            host = moments.cpu().to(torch.float64).numpy()
+            self._append(np.concatenate([host, np.full_like(host[:, :1], examples)], axis=1))
+
     def estimate(self, confidence: float = 0.95, index: int | tuple[int, ...] = (), skipped: int = 0) -> NoiseScale:
         """The ratio of the means as it stands; `index` picks the entry where steps hold more than one.
 
@@ -276,7 +287,9 @@ class MomentAverage:
         if columns[1].shape != shape:
             raise ValueError(f"grad_sq_norm of shape {shape[1:]} and trace_cov of shape {columns[1].shape[1:]} differ")
         examples = np.broadcast_to(columns[2].reshape(columns[2].shape + (1,) * (len(shape) - columns[2].ndim)), shape)
-        block = np.stack([columns[0], columns[1], examples], axis=1)
+        self._append(np.stack([columns[0], columns[1], examples], axis=1))
+
+    def _append(self, block: Array) -> None:
         finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
         self.dropped += int((~finite).sum())
         block = block[finite]

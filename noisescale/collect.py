@@ -14,8 +14,10 @@ from noisescale import sharded
 from noisescale.columns import Columns
 from noisescale.ddp import CommHook, mean_over_ranks, measured
 from noisescale.ghost import GhostNorms
-from noisescale.parts import Part, StepSums, merge, norm, sum_parts, weights_of
+from noisescale.parts import Layout, StepSums, norm, weights_of
 from noisescale.precondition import inverse_roots
+
+Norms = dict[str, tuple[Tensor, ...]]  # by parameter: |w G|, and the preconditioned one where asked for
 
 ONE_PART = "only one part: no two gradients to compare"
 NO_GRADIENT = "no gradient"
@@ -45,7 +47,7 @@ class Collector:
         self._model, self._columns, self._optimizer = model, columns, optimizer
         self.device = next(iter(columns.parameters.values())).device
         self._zero = torch.zeros((), device=self.device)
-        self._kinds = 1 if optimizer is None else 2
+        self.kinds = 1 if optimizer is None else 2
         self._from_buckets = False
         self._ghost: GhostNorms | None = None
         self._hooked: set[str] = set()
@@ -58,13 +60,13 @@ class Collector:
     def start(self, on: bool) -> None:
         """Begin a step; look at its gradients only if `on`."""
         self._on = on
-        self._seen: list[Tensor] = []
+        self._parts: list[Norms] = []
         self._counts: list[int] = []
         self._examples: list[float] = []
         self._weights: list[float | None] = []
         self._problem = ""
         self._inverse: dict[int, Tensor] = {}
-        self._norms: dict[str, tuple[Tensor, ...]] = {}
+        self._norms: Norms = {}
         if self._ghost is not None:
             self._ghost.on = on
         if not self.sharded:
@@ -82,15 +84,15 @@ class Collector:
         if self._ghost is not None:
             count = round(examples)
             rows = self._ghost.take(count)
-            self._seen.append(self._columns_of({n: (r.double().sum().sqrt(),) for n, r in rows.items()}))
+            self._parts.append({name: (of_examples.sum().sqrt(),) for name, of_examples in rows.items()})
             self._counts.append(count)
         elif not self._from_buckets:
-            self._seen.append(self._columns_of(self._norms))
+            self._parts.append(self._norms)
             self._counts.append(1)
             self._norms = {}
 
-    def sums(self, scaler: torch.amp.GradScaler | None, unscaled: bool) -> StepSums | str:
-        """This rank's sums, or why there are none."""
+    def norms(self, scaler: torch.amp.GradScaler | None, unscaled: bool) -> tuple[Tensor, Layout] | str:
+        """This rank's norms in one vector and what they are of; or why there are none."""
         if self._norms and not (self._from_buckets and self._examples):
             raise ValueError("a backward pass after the last micro_batch(): call micro_batch() after each one")
         gradients = {n: p.grad for n, p in self._columns.parameters.items() if p.grad is not None}
@@ -104,24 +106,35 @@ class Collector:
         if self._problem:
             return self._problem
         if self.sharded:
-            mean = self._columns_of({n: (sharded.norm_of_shard(g),) for n, g in gradients.items()})
+            mean: Norms = {n: (sharded.norm_of_shard(g),) for n, g in gradients.items()}
         else:
-            mean = self._columns_of({n: self._norms_of(n, g) for n, g in gradients.items()})
-        if self._from_buckets:
-            parts = [merge(self._examples, self._weights, self._columns_of(self._norms))]
-        else:
-            rows = zip(self._seen, self._counts, self._examples, weights_of(self._weights), strict=True)
-            parts = [Part(seen, count / b, b, w, count) for seen, count, b, w in rows]
-        sums = sum_parts(parts, mean)
-        if scaler is None:
-            return sums
-        unscale = scaler.scale(torch.ones_like(self._zero)).double() ** -2
-        mean_sq_norm = sums.mean_sq_norm if unscaled else sums.mean_sq_norm * unscale
-        return sums._replace(squares=sums.squares * unscale, mean_sq_norm=mean_sq_norm)
+            mean = {n: self._norms_of(n, g) for n, g in gradients.items()}
+        parts = [self._norms] if self._from_buckets else self._parts
+        none = (self._zero,) * self.kinds
+        flat = [
+            norms.get(name, none)[kind]
+            for norms in (*parts, mean)
+            for kind in range(self.kinds)
+            for name in self._columns.parameters
+        ]
+        if scaler is not None:
+            flat.append(scaler.scale(torch.ones_like(self._zero)))
+        layout = Layout(
+            tuple(self._examples),
+            tuple(self._weights),
+            tuple(self._counts),
+            merged=self._from_buckets,
+            scaled=scaler is not None,
+            mean_scaled=not unscaled,
+        )
+        weights_of(layout.weights)  # raises here and now where they don't fit, not when the block is full
+        return torch.stack(flat), layout
 
     def nothing(self) -> StepSums:
-        """What a rank without sums sends: NaN, so that all ranks drop the step."""
-        rows = self._columns_of({}) * math.nan
+        """What a rank without norms sends: NaN, so that all ranks drop the step."""
+        rows = torch.full(
+            (1, len(self._columns.names) + self.kinds - 1), math.nan, dtype=torch.float64, device=self.device
+        )
         return StepSums(rows, rows, 1.0, 1.0, 1.0, 1.0)
 
     def use_ddp_hook(self, hook: CommHook | None, state: Any) -> None:
@@ -172,10 +185,3 @@ class Collector:
             self._inverse = inverse_roots(self._optimizer)
         inverse = self._inverse.get(id(self._columns.parameters[name]), self._zero)
         return norm(gradient), norm(gradient * inverse)
-
-    def _columns_of(self, norms: dict[str, tuple[Tensor, ...]]) -> Tensor:
-        """Norms by parameter → squares by column, with the preconditioned total as the last."""
-        none = (self._zero,) * self._kinds
-        kinds = zip(*(norms.get(name, none) for name in self._columns.parameters), strict=True)
-        rows = [torch.stack(kind).double() ** 2 for kind in kinds]
-        return torch.cat([self._columns.sum(rows[0]), *(row.sum()[None] for row in rows[1:])])

@@ -3,12 +3,14 @@ r"""The sums over a step's parts, which add up over micro-batches and over ranks
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from noisescale.columns import Columns
 from noisescale.estimators import Moments, from_sums
 
 HALF = (torch.float16, torch.bfloat16)
@@ -55,7 +57,7 @@ def merge(examples: Sequence[float], given: Sequence[float | None], sq_norms: Te
 
 
 class StepSums(NamedTuple):
-    r"""Σ |w G|²/w and |Σ w G|² by column; Σ w n, Σ w² n (n = 1/b), Σ w, Σ b over the parts, as numbers or tensors."""
+    r"""Σ |w G|²/w and |Σ w G|², (steps, columns); Σ w n, Σ w² n with n = 1/b, Σ w and Σ b over the parts."""
 
     squares: Tensor
     mean_sq_norm: Tensor
@@ -94,14 +96,46 @@ def sum_parts(parts: Sequence[Part], mean_sq_norm: Tensor) -> StepSums:
     )
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a step was cut: examples, weights as given and how many gradients, for each part. `merged`: seen as one."""
+
+    examples: tuple[float, ...]
+    weights: tuple[float | None, ...]
+    counts: tuple[int, ...]
+    merged: bool = False
+    scaled: bool = False
+    mean_scaled: bool = False
+
+    def sums(self, norms: Tensor, columns: Columns, kinds: int) -> StepSums:
+        """The sums of n steps that were cut alike.
+
+        `norms` has shape (n, (k + 1) · kinds · parameters [+ 1]): of each part, of the mean, then the loss's scale.
+        """
+        values = norms.double()
+        scale = values[:, -1:] if self.scaled else None
+        parts = 1 if self.merged else len(self.examples)
+        squares = (values[:, :-1] if self.scaled else values).unflatten(1, (parts + 1, kinds, -1)) ** 2
+        others = squares[:, :, 1:].sum(-1)
+        by_column = torch.cat([columns.sum(squares[:, :, 0]), others], dim=-1)
+        seen, mean = by_column[:, :-1], by_column[:, -1]
+        if scale is not None:
+            seen = seen / scale[..., None] ** 2
+            mean = mean / scale**2 if self.mean_scaled else mean
+        if self.merged:
+            return sum_parts([merge(self.examples, self.weights, seen[:, 0])], mean)
+        cut = zip(seen.unbind(1), self.counts, self.examples, weights_of(self.weights), strict=True)
+        return sum_parts([Part(rows, count / b, b, w, count) for rows, count, b, w in cut], mean)
+
+
 class Reduction:
-    """The same sums over all ranks, under way: `wait` returns them. The mean's norm is added up only if `shards`."""
+    """One step's sums over all ranks, under way: `wait` returns them. The mean's norm is added up only if `shards`."""
 
     def __init__(self, sums: StepSums, group: dist.ProcessGroup | None, shards: bool) -> None:
         self._shards = shards
-        self._mean = sums.mean_sq_norm
+        self._mean = sums.mean_sq_norm[0]
         scalars = [torch.full((1,), float(x), dtype=torch.float64, device=self._mean.device) for x in sums[2:]]
-        self._payload = torch.cat([sums.squares, *([self._mean] if shards else []), *scalars])
+        self._payload = torch.cat([sums.squares[0], *([self._mean] if shards else []), *scalars])
         self._work = dist.all_reduce(self._payload, group=group, async_op=True)
 
     def wait(self) -> StepSums:
@@ -109,4 +143,5 @@ class Reduction:
         self._work.wait()
         columns = len(self._mean)
         vectors = self._payload[:-4].split(columns)
-        return StepSums(vectors[0], vectors[1] if self._shards else self._mean, *self._payload[-4:].unbind())
+        mean = vectors[1] if self._shards else self._mean
+        return StepSums(vectors[0][None], mean[None], *self._payload[-4:].unbind())

@@ -2,6 +2,7 @@ r"""The noise scale in somebody's training loop: one tracker, one result type, w
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from noisescale.average import MomentAverage, NoiseScale
+from noisescale.average import BLOCK, MomentAverage, NoiseScale
 from noisescale.collect import ONE_PART, Collector
 from noisescale.columns import TOTAL, Columns, Groups
 from noisescale.ddp import CommHook
 from noisescale.estimators import gradient_moments
-from noisescale.parts import Reduction, StepSums
+from noisescale.parts import Layout, Reduction, StepSums
 from noisescale.per_example import Loss, Measured, leading, part_sq_norms, per_example_sq_norms, split
 from noisescale.precondition import PRECONDITIONED
 
@@ -70,6 +71,7 @@ class NoiseTracker:
         if precondition is not None:
             self._averages[PRECONDITIONED] = MomentAverage(window, decay)
         self._in_flight: deque[Reduction] = deque()
+        self._waiting: list[tuple[Tensor, Layout]] = []
         self._steps = 0
 
     # Collecting
@@ -121,15 +123,17 @@ class NoiseTracker:
             unscaled: whether `scaler.unscale_` has been called all the same.
         """
         if self._due():
-            sums = self._collector.sums(scaler, unscaled)
-            if isinstance(sums, str):
-                self.skipped[sums] += 1
+            found = self._collector.norms(scaler, unscaled)
+            if isinstance(found, str):
+                self.skipped[found] += 1
             if self._collector.ranks > 1:
-                sums = self._collector.nothing() if isinstance(sums, str) else sums
+                sums = self._collector.nothing() if isinstance(found, str) else self._sums([found])
                 self._in_flight.append(Reduction(sums, self._collector.group, self._collector.sharded))
                 self._collect(leave=1)
-            elif not isinstance(sums, str):
-                self._update(sums)
+            elif not isinstance(found, str):
+                self._waiting.append(found)
+                if len(self._waiting) >= BLOCK:
+                    self._collect()
         self._next()
 
     def backward(self, loss: Loss, batch: Any, parts: int = 2, scaler: torch.amp.GradScaler | None = None) -> Tensor:
@@ -211,6 +215,7 @@ class NoiseTracker:
         for name, average in self._averages.items():
             average.load_state_dict(state["averages"][name])
         self._in_flight.clear()
+        self._waiting.clear()
         self._steps = state["steps"]
         self.skipped = Counter(state["skipped"])
         self._collector.start(self._due())
@@ -241,16 +246,25 @@ class NoiseTracker:
             squares = torch.stack([found.sq_norms.get(n, none) for n in self.columns.parameters], -1)
             means = torch.stack([found.mean_sq_norm.get(n, none[0]) for n in self.columns.parameters])
             moments = gradient_moments(self.columns.sum(squares).T, found.sizes, self.columns.sum(means))
+            self._collect()
             self._averages[""].update(*moments, float(sum(found.sizes)))
         self._next()
+
+    def _sums(self, steps: list[tuple[Tensor, Layout]]) -> StepSums:
+        """Of steps that were cut alike."""
+        norms = torch.stack([norms for norms, _ in steps])
+        return steps[0][1].sums(norms, self.columns, self._collector.kinds)
 
     def _collect(self, leave: int = 0) -> None:
         while len(self._in_flight) > leave:
             self._update(self._in_flight.popleft().wait())
+        for _, alike in itertools.groupby(self._waiting, key=lambda step: step[1]):
+            self._update(self._sums(list(alike)))
+        self._waiting.clear()
 
     def _update(self, sums: StepSums) -> None:
         moments = sums.moments(self._collector.ranks)
         columns = len(self.columns.names)
-        self._averages[""].update(*(x[:columns] for x in moments), sums.examples)
+        self._averages[""].extend(*(x[:, :columns] for x in moments), sums.examples)
         if PRECONDITIONED in self._averages:
-            self._averages[PRECONDITIONED].update(*(x[columns:] for x in moments), sums.examples)
+            self._averages[PRECONDITIONED].extend(*(x[:, columns:] for x in moments), sums.examples)

@@ -1,0 +1,219 @@
+"""What measuring costs, over the same loop without it: `python benchmarks/tracker.py`.
+
+Steps with and without the tracker take turns on one thread; printed is the median ratio of their times with the middle
+half of the turns. Times are CPU seconds of the process, so that other jobs on the machine matter little; under DDP, of
+both gloo ranks together, so that waiting for each other doesn't hide anything.
+"""
+
+import contextlib
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from noisescale import NoiseTracker
+
+TURNS = 41
+MICRO, PARTS = 32, 4
+
+
+class Block(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self, width: int, layers: int):
+        super().__init__()
+        self.embed, self.place = nn.Embedding(256, width), nn.Embedding(64, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens) + self.place(torch.arange(tokens.shape[1])[None])
+        return self.head(self.norm(self.blocks(x)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(256, width), nn.LSTM(width, width, batch_first=True)
+        self.head = nn.Linear(width, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embed(tokens))[0])
+
+
+def mlp(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
+
+
+def mnist_cnn() -> nn.Module:
+    """The paper's: two 5×5 convolutions with pooling, dense 1024 cut to 340 for 1.1 M parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 340), nn.ReLU(), nn.Linear(340, 10),
+    )  # fmt: skip
+
+
+def svhn_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4096, 10),
+    )  # fmt: skip
+
+
+LARGE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "MLP": (lambda: mlp(800), (1, 28, 28)),
+    "CNN": (mnist_cnn, (1, 28, 28)),
+    "transformer": (lambda: Transformer(160, 3), ()),
+}
+SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "MLP": (lambda: mlp(512), (1, 28, 28)),
+    "CNN, paper's MNIST": (mnist_cnn, (1, 28, 28)),
+    "CNN, SVHN": (svhn_cnn, (3, 32, 32)),
+    "transformer": (lambda: Transformer(128, 2), ()),
+    "LSTM": (lambda: Recurrent(128), ()),
+}
+
+
+def batch(shape: tuple[int, ...], size: int) -> tuple[Tensor, Tensor]:
+    if shape:
+        return torch.randn(size, *shape), torch.randint(10, (size,))
+    return torch.randint(256, (size, 64)), torch.randint(256, (size, 64))
+
+
+def loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
+
+
+def turns(plain: Callable[[], None], measured: Callable[[], None], total: Callable[[float], float]) -> list[float]:
+    """Ratio of CPU times turn by turn; `total` adds a time up over ranks."""
+    ratios = []
+    for turn in range(TURNS + 3):
+        seconds = {}
+        for step in (plain, measured) if turn % 2 else (measured, plain):
+            started = time.process_time()
+            step()
+            seconds[step] = total(time.process_time() - started)
+        if turn >= 3:
+            ratios.append(seconds[measured] / seconds[plain])
+    return ratios
+
+
+def accumulation(make: Callable[[], nn.Module], shape: tuple[int, ...], kind: str) -> list[float]:
+    """A step of 4 micro-batches of 32, plain or under DDP with leaf hooks or the bucket hook."""
+    pieces = [batch(shape, MICRO) for _ in range(PARTS)]
+
+    def stepper(measure: bool) -> Callable[[], None]:
+        torch.manual_seed(0)
+        bare = make()
+        model = bare if kind == "one process" else DistributedDataParallel(bare)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        tracker = NoiseTracker(model) if measure else None
+        if tracker is not None and kind == "DDP, bucket hook":
+            tracker.use_ddp_hook()
+
+        def step() -> None:
+            for i, piece in enumerate(pieces):
+                last = isinstance(model, DistributedDataParallel) and i < PARTS - 1
+                with model.no_sync() if last else contextlib.nullcontext():  # type: ignore[operator]
+                    (loss(model, *piece) / PARTS).backward()
+                if tracker is not None:
+                    tracker.micro_batch(MICRO)
+            if tracker is not None:
+                tracker.step()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def total(seconds: float) -> float:
+        if kind == "one process":
+            return seconds
+        both = torch.tensor(seconds)
+        dist.all_reduce(both)
+        return float(both)
+
+    return turns(stepper(False), stepper(True), total)
+
+
+def examples(make: Callable[[], nn.Module], shape: tuple[int, ...], size: int) -> list[float]:
+    """A plain step of `size` examples, against the same with the norm of every example."""
+    data = batch(shape, size)
+
+    def stepper(measure: bool) -> Callable[[], None]:
+        torch.manual_seed(0)
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        tracker = NoiseTracker(model) if measure else None
+        if tracker is not None:
+            tracker.use_example_hooks()
+
+        def step() -> None:
+            loss(model, *data).backward()
+            if tracker is not None:
+                tracker.micro_batch(size)
+                tracker.step()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return turns(stepper(False), stepper(True), lambda seconds: seconds)
+
+
+def rank(index: int, folder: str, name: str, kind: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=index, world_size=2)
+    ratios = accumulation(*LARGE[name], kind)
+    if index == 0:
+        report(name, kind, ratios)
+    dist.destroy_process_group()
+
+
+def report(name: str, kind: str, ratios: list[float]) -> None:
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"{name:<22}{kind:<28}{middle:>7.3f}   ({low:.3f} to {high:.3f})", flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    multiprocessing.set_forkserver_preload(["torch", "noisescale"])
+    print(f"time over the same loop without the tracker, median and middle half of {TURNS} turns")
+    for name, (make, shape) in LARGE.items():
+        size = sum(p.numel() for p in make().parameters()) / 1e6
+        label = f"{name}, {size:.1f} M"
+        report(label, f"{PARTS} × {MICRO}, one process", accumulation(make, shape, "one process"))
+        for kind in ("DDP, leaf hooks", "DDP, bucket hook"):
+            with tempfile.TemporaryDirectory() as folder:
+                mp.start_processes(rank, (folder, name, kind), nprocs=2, start_method="spawn")
+    for size in (32, 128):
+        for name, (make, shape) in SMALL.items():
+            report(name, f"every example of {size}", examples(make, shape, size))
+
+
+if __name__ == "__main__":
+    main()
