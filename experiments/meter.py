@@ -43,6 +43,7 @@ class NoiseMeter:
             for name, prefixes in getattr(task, "groups", {}).items()
         }
         self.optimizer = optimizer if self.groups and config.optimizer.name in ("adam", "rmsprop") else None
+        self.metric: Tensor | None = None
         self.group_rows: list[dict[str, Any]] = []
         self.pending: list[tuple[Tensor, Tensor, int]] = []
 
@@ -52,13 +53,15 @@ class NoiseMeter:
         for parts in self.groups.values():
             found.append(torch.stack([gradient[part].dot(gradient[part]) for part in parts]).sum())
         if self.optimizer is not None:
-            scaled = gradient * self._metric()
+            if self.metric is None:
+                self.metric = self._metric()
+            scaled = gradient * self.metric
             found.append(scaled.dot(scaled))
         return torch.stack(found)
 
     def add(self, squares: list[Tensor], mean_square: Tensor) -> None:
         """`norms` of one step's micro-batch gradients, and of their mean."""
-        self.pending.append((torch.stack(squares), mean_square, self.micro_size))
+        self._keep(squares, mean_square, self.micro_size)
 
     def probe_if_due(self, step: int) -> None:
         """A probe, where the batch says nothing and the probes' share of the examples allows one."""
@@ -117,6 +120,10 @@ class NoiseMeter:
         moments = gradient_moments(torch.stack(squares).movedim(1, 2), [sizes[0]] * parts, torch.stack(means))
         return moments.grad_sq_norm.cpu(), moments.trace_cov.cpu(), sizes[0] * parts
 
+    def _keep(self, squares: list[Tensor], mean_square: Tensor, size: int) -> None:
+        self.pending.append((torch.stack(squares), mean_square, size))
+        self.metric = None
+
     def _metric(self) -> Tensor:
         """1/(√v + ε) of each coordinate, NaN before the first step; 0 where no gradient has been seen yet."""
         assert self.optimizer is not None
@@ -137,7 +144,7 @@ class NoiseMeter:
                 squares.append(self.norms(gradient))
                 total.add_(gradient)
         total.div_(len(squares))
-        self.pending.append((torch.stack(squares), self.norms(total), part * self.task.sample_size))
+        self._keep(squares, self.norms(total), part * self.task.sample_size)
 
     def _curvature(self) -> dict[str, float]:
         """GᵀHG and tr HΣ from three fresh batches the size of a probe."""
