@@ -1,4 +1,7 @@
-"""Figs 15 and 17, and the right of Fig. 5: what `temperature` and `local_noise` measured at points of one run."""
+"""Figs 5, 15 and 17: what `temperature` and `local_noise` measured at points of one run.
+
+They show SVHN, as the paper does, where it was measured, else the first sweep that was.
+"""
 
 from pathlib import Path
 
@@ -8,31 +11,47 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.style import COLOURS, PAGE, log_axis, mark, note, nothing_yet, shades, whiskers
+from experiments.figures.sweeps import draw_learning_rates
+from experiments.figures.tasks import missing, sweep_of
 from noisescale.pareto import Estimate
 
 CUTS = {"none": "as before", "lr": "ε / 16", "batch": "16 B", "both": "ε / 4, 4 B"}
+
+
+def figure5(results: Path) -> Figure:
+    """Left, SVHN's best learning rate against B; right, what the best step along gradients of B examples gains."""
+    figure = Figure(figsize=(PAGE, 2.9))
+    left, right = figure.subplots(1, 2)
+    sweep = sweep_of(results, "svhn")
+    if sweep is None:
+        nothing_yet(left, "SVHN: best learning rate", missing("svhn"))
+    else:
+        draw_learning_rates(left, sweep)
+    draw_line_searches(right, results)
+    return figure
 
 
 def figure15(results: Path) -> Figure:
     """B_simple after the temperature ε/B is cut 16-fold through ε, B or both."""
     figure = Figure(figsize=(PAGE, 2.7))
     axes = figure.subplots()
-    table = _table(results, "temperature.csv")
+    name, table = _table(results, "temperature.csv")
     if table is None:
-        nothing_yet(axes, "Temperature cut 16-fold, SVHN", _command("temperature", "micro_batch=16"))
+        nothing_yet(axes, "Temperature cut 16-fold", _command("temperature", "micro_batch=16"))
         return figure
+    axes.set_title(f"{name}: the temperature ε/B cut 16-fold, in three ways")
     low, high = _range(table["b_simple"])
     for i, (goal, rows) in enumerate(table.groupby("goal", sort=False)):
         x = [list(CUTS).index(cut) + 0.08 * i for cut in rows["cut"]]
         estimates = [Estimate(r.b_simple, r.b_simple_low, r.b_simple_high) for r in rows.itertuples()]
-        whiskers(axes, x, estimates, COLOURS[i % len(COLOURS)], mark(i), f"from train error {goal:g}")
+        whiskers(axes, x, estimates, COLOURS[i % len(COLOURS)], mark(i), f"from goal {goal:g}")
         uncut = float(rows.loc[rows["cut"] == "none", "b_simple"].iloc[0])
         axes.plot([1, len(CUTS) - 0.7], [16 * uncut] * 2, color=COLOURS[i % len(COLOURS)], linestyle=":", linewidth=0.9)
         high = max(high, 20 * uncut)
     log_axis(axes.yaxis, low, high)
     axes.set_ylim(low / 2, high * 1.5)
     axes.set_xticks(range(len(CUTS)), list(CUTS.values()))
-    axes.set_ylabel("B_simple (images)")
+    axes.set_ylabel("B_simple (in the unit of B)")
     note(axes, "dotted: 16 times the uncut, where B_simple goes as 1/T")
     axes.legend(loc="lower right")
     return figure
@@ -42,30 +61,33 @@ def figure17(results: Path) -> Figure:
     """The line search's best step over the step that the run takes, by batch size."""
     figure = Figure(figsize=(PAGE / 2, 2.7))
     axes = figure.subplots()
-    table = _table(results, "line_searches.csv")
+    name, table = _table(results, "line_searches.csv")
     if table is None:
-        nothing_yet(axes, "Line-search optimal step over the actual step, SVHN", _command("local_noise"))
+        nothing_yet(axes, "Line-search optimal step over the actual step", _command("local_noise"))
         return figure
+    axes.set_title(f"{name}: line searches")
     ratios = (table["step"] / table["lr"]).groupby([table["goal"], table["batch_size"]]).agg(["mean", "sem"])
     goals = list(dict.fromkeys(table["goal"]))
     for i, (goal, colour) in enumerate(zip(goals, shades(len(goals)), strict=True)):
         rows = ratios.loc[goal]
-        axes.errorbar(rows.index, rows["mean"], yerr=rows["sem"], color=colour, marker=mark(i), label=f"{goal:g}")
+        mean, error = rows["mean"].to_numpy(float), rows["sem"].to_numpy(float)
+        axes.errorbar(rows.index, mean, yerr=error, color=colour, marker=mark(i), label=f"{goal:g}")
     axes.axhline(1, color="#555555", linewidth=0.8, linestyle=":")
     log_axis(axes.xaxis, *_range(table["batch_size"]))
     log_axis(axes.yaxis, *_range(ratios["mean"]))
     axes.set_xlabel("batch size of the gradient")
     axes.set_ylabel("best step / step taken")
-    axes.legend(title="train error", loc="best")
+    axes.legend(title="goal", loc="best")
     return figure
 
 
 def draw_line_searches(axes: Axes, results: Path) -> None:
     """ΔL(B) of the best step, with the fitted ΔL_max/(1 + B_noise/B), at each goal (the right of Fig. 5)."""
-    searches, fits = _table(results, "line_searches.csv"), _table(results, "local_noise.csv")
+    (name, searches), (_, fits) = _table(results, "line_searches.csv"), _table(results, "local_noise.csv")
     if searches is None or fits is None:
-        nothing_yet(axes, "Decrease of the loss by one best step, SVHN", _command("local_noise"))
+        nothing_yet(axes, "Decrease of the loss by one best step", _command("local_noise"))
         return
+    axes.set_title(f"{name}: line searches and ΔL_max/(1 + B_noise/B)")
     goals = list(dict.fromkeys(searches["goal"]))
     for i, (goal, colour) in enumerate(zip(goals, shades(len(goals)), strict=True)):
         mean = searches[searches["goal"] == goal].groupby("batch_size")["decrease"].mean()
@@ -80,12 +102,14 @@ def draw_line_searches(axes: Axes, results: Path) -> None:
     log_axis(axes.yaxis, *_range(searches["decrease"]))
     axes.set_xlabel("batch size of the gradient")
     axes.set_ylabel("decrease of the loss")
-    axes.legend(title="train error", loc="best")
+    axes.legend(title="goal", loc="best")
 
 
-def _table(results: Path, name: str) -> pd.DataFrame | None:
-    path = results / "svhn-small" / name
-    return pd.read_csv(path) if path.exists() else None
+def _table(results: Path, name: str) -> tuple[str, pd.DataFrame | None]:
+    """The folder that it was found in, and the table."""
+    found = sorted(path for path in results.glob(f"*/{name}") if not path.parent.name.endswith("-smoke"))
+    chosen = next((path for path in found if path.parent.name.startswith("svhn-")), found[0] if found else None)
+    return (chosen.parent.name, pd.read_csv(chosen)) if chosen else ("", None)
 
 
 def _range(values: pd.Series) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from synthetic_tables import Planted, plant, save
@@ -17,6 +18,7 @@ from experiments.figures.fronts import spread
 from experiments.figures.style import drawn, log_axis, number, whiskers
 from experiments.figures.sweeps import b_simple_along, tuned_runs
 from experiments.figures.tasks import sweep_of
+from experiments.sections.more import local_noise, temperature
 from experiments.summary import read_sweep, summarise
 from noisescale.pareto import Estimate
 
@@ -59,6 +61,52 @@ def test_figures_without_our_sweep_say_so(results):
     figure = drawn(partial(registry(results)["fig10"], results))
     said = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
     assert "make sweep TASK=imagenet" in said
+
+
+@pytest.fixture(scope="module")
+def measured_locally(results, tmp_path_factory):
+    """The same results with line searches and a temperature experiment planted: ΔL = 0.1/(1 + 40/B), a cut of ε
+    doubles.
+    """
+    folder = tmp_path_factory.mktemp("local")
+    shutil.copytree(results, folder, dirs_exist_ok=True)
+    searches = [
+        dict(
+            goal=0.2,
+            batch_size=size,
+            repetition=k,
+            step=0.3 * size / (size + 40),
+            decrease=0.1 / (1 + 40 / size),
+            lr=0.1,
+        )
+        for size in (8, 64, 512)
+        for k in range(2)
+    ]
+    pd.DataFrame(searches).to_csv(folder / "svhn-small" / "line_searches.csv", index=False)
+    found = [
+        dict(goal=0.2, quantity=name, value=40, low=30, high=50, determined=True)
+        for name in ("line search", "b_simple")
+    ]
+    pd.DataFrame(found).to_csv(folder / "svhn-small" / "local_noise.csv", index=False)
+    cuts = [("none", 100), ("lr", 200), ("batch", 110), ("both", 180)]
+    rows = [dict(goal=0.2, cut=cut, b_simple=b, b_simple_low=0.9 * b, b_simple_high=1.1 * b) for cut, b in cuts]
+    pd.DataFrame(rows).to_csv(folder / "svhn-small" / "temperature.csv", index=False)
+    return folder
+
+
+def test_the_noise_figure_shows_line_searches_where_there_are_any(measured_locally):
+    noise = drawn(partial(registry(measured_locally)["svhn-small-noise"], measured_locally)).axes[0]
+    assert "B_noise, line searches of one run" in [text.get_text() for text in noise.get_legend().get_texts()]
+    panels = drawn(partial(registry(measured_locally)["fig05"], measured_locally)).axes
+    assert panels[0].get_title() == "svhn-small" and panels[1].get_title().startswith("svhn-small: line searches")
+
+
+def test_the_report_says_what_moved(measured_locally):
+    sweep = read_sweep(measured_locally / "svhn-small")
+    told = temperature([sweep])
+    moved = "learning rate at 1 of 1 goals; through the batch size at 0 of 1 goals; through both at 1 of 1 goals."
+    assert told[-1].endswith(moved)
+    assert local_noise([sweep])[-1].splitlines()[-1] == "| 0.2 | 40 [30, 50] | 40 [30, 50] |"
 
 
 def test_an_unknown_name_lists_the_known_ones(results):
