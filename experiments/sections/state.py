@@ -1,10 +1,12 @@
 """The report's end: what is missing and how to get it, where and when it was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from experiments import paper
 from experiments.sections.markdown import duration, metric, table
 from experiments.summary import Sweep
+
+COMMITS_SHOWN = 3
 
 
 def missing(sweeps: Sequence[Sweep]) -> list[str]:
@@ -41,6 +43,7 @@ def environment(sweeps: Sequence[Sweep]) -> list[str]:
                 *shares,
                 ", ".join(sorted(set(runs["device"]))),
                 "; ".join(sorted(set(runs["versions"]))),
+                _commits(runs["git_sha"]),
                 f"{runs['finished_at'].min()[:10]} – {runs['finished_at'].max()[:10]}",
             ]
         )
@@ -52,6 +55,13 @@ def environment(sweeps: Sequence[Sweep]) -> list[str]:
         "measuring",
         "device",
         "versions",
-        "collected",
+        "commit",
+        "run",
     ]
-    return [table(header, rows)]
+    return [table(header, rows), "A + after a commit says that files had changed since."]
+
+
+def _commits(shas: Iterable[str]) -> str:
+    """Those that runs were made with, or how many where they are many."""
+    short = sorted({sha[:7] + "+" * sha.endswith("+") for sha in shas})
+    return ", ".join(short) if len(short) <= COMMITS_SHOWN else f"{len(short)} commits, {short[0]} …"

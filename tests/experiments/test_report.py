@@ -62,7 +62,8 @@ def exact_quadratic() -> Tables:
                     run_id=run_id, task="quadratic", preset="small", unit="example", sample_size=1, metric="loss",
                     direction="min", data="exact", parameters=128, optimizer="sgd", batch_size=size, lr=lr, seed=0,
                     status="not_reached", step=last, config=json.dumps(science), seconds=90.0, eval_seconds=9.0,
-                    measure_seconds=0.9, device="cpu", versions="torch 2", collected_at="2026-01-01T00:00:00",
+                    measure_seconds=0.9, device="cpu", versions="torch 2", finished_at="2026-01-01T00:00:00",
+                    git_sha="0123456789",
                 )
             )  # fmt: skip
     return Tables(Path("quadratic-small"), pd.DataFrame(runs), pd.concat(curves, ignore_index=True))
@@ -74,7 +75,7 @@ def results(tmp_path_factory):
     shutil.copytree(PAPER, folder / "paper")
     tables = plant(Planted(seeds=2, norm_noise=1.0, scatter=0.05))
     tables.runs["task"] = "mnist"
-    extra = {"device": "cpu", "versions": "torch 2", "collected_at": "2026-01-01T00:00:00", "measure_seconds": 0.1}
+    extra = {"device": "cpu", "versions": "torch 2", "git_sha": "0123456789", "measure_seconds": 0.1}
     analyse(
         save(Tables(tables.folder, tables.runs.assign(**extra), tables.curves), folder / "mnist-small"), [0.3, 0.2, 0.1]
     )
@@ -99,7 +100,7 @@ def test_the_verdict_comes_first_and_every_task_of_the_paper_is_there(results):
     for task in PAPER_TASKS:
         assert f"| **{task.name}** |" in text
     assert "`make sweep TASK=svhn_vae`" in text and "`make sweep TASK=mnist PRESET=paper`" in text
-    assert "| mnist-small | 60 | 1 min | 10% | 10% | cpu | torch 2 | 2026-01-01 – 2026-01-01 |" in text
+    assert "| mnist-small | 60 | 1 min | 10% | 10% | cpu | torch 2 | 0123456 | 2026-01-01 – 2026-01-01 |" in text
     assert "nan" not in text.lower()
 
 
@@ -140,7 +141,7 @@ def exact_quadratic_row(run_id: str) -> dict:
     return dict(
         run_id=run_id, task="mnist", preset="small", unit="image", sample_size=1, metric="train_error", direction="min",
         data="paper", parameters=1, optimizer="sgd", lr=0.1, seed=0, status="reached",
-        config='{"measure": {"probe_examples": 64}}',
+        config='{"measure": {"probe_examples": 64}}', finished_at="2026-01-01T00:00:00",
     )  # fmt: skip
 
 
