@@ -59,7 +59,7 @@ def figure15(results: Path) -> Figure:
 
 def figure17(results: Path) -> Figure:
     """The line search's best step over the step that the run takes, by batch size."""
-    figure = Figure(figsize=(PAGE / 2, 2.7))
+    figure = Figure(figsize=(PAGE * 0.6, 2.7))
     axes = figure.subplots()
     name, table = _table(results, "line_searches.csv")
     if table is None:
@@ -77,7 +77,7 @@ def figure17(results: Path) -> Figure:
     log_axis(axes.yaxis, *_range(ratios["mean"]))
     axes.set_xlabel("batch size of the gradient")
     axes.set_ylabel("best step / step taken")
-    axes.legend(title="goal", loc="best")
+    axes.legend(title="goal", loc="center left", bbox_to_anchor=(1.0, 0.5), title_fontsize=7.5)
     return figure
 
 
@@ -87,7 +87,7 @@ def draw_line_searches(axes: Axes, results: Path) -> None:
     if searches is None or fits is None:
         nothing_yet(axes, "Decrease of the loss by one best step", _command("local_noise"))
         return
-    axes.set_title(f"{name}: line searches and ΔL_max/(1 + B_noise/B)")
+    axes.set_title(f"{name}: line searches, B_noise fitted")
     goals = list(dict.fromkeys(searches["goal"]))
     for i, (goal, colour) in enumerate(zip(goals, shades(len(goals)), strict=True)):
         mean = searches[searches["goal"] == goal].groupby("batch_size")["decrease"].mean()
@@ -102,7 +102,7 @@ def draw_line_searches(axes: Axes, results: Path) -> None:
     log_axis(axes.yaxis, *_range(searches["decrease"]))
     axes.set_xlabel("batch size of the gradient")
     axes.set_ylabel("decrease of the loss")
-    axes.legend(title="goal", loc="best")
+    axes.legend(title="goal", loc="center left", bbox_to_anchor=(1.0, 0.5), title_fontsize=7.5)
 
 
 def _table(results: Path, name: str) -> tuple[str, pd.DataFrame | None]:
