@@ -44,11 +44,11 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor, g: Tensor) -> dict[str,
         shape = tuple((first, *one) for first, one in zip((1, 1, 0, 1), shape, strict=True))
     kernel, stride, padding, dilation = shape
     area = kernel[0] * kernel[1]
-    few = layer.in_channels // layer.groups * area <= 32
+    few = layer.in_channels // layer.groups * area <= 32 or x[0].numel() * area <= 8192
     if x.is_cuda or few or area == 1:
         u = g.flatten(2).unflatten(1, (layer.groups, -1))
         patches = _patches(F.pad(x, (padding[1],) * 2 + (padding[0],) * 2), kernel, stride, dilation)
-        weight = (patches.unflatten(1, (layer.groups, -1)) @ u.transpose(2, 3)).transpose(2, 3)
+        weight = u @ patches.unflatten(1, (layer.groups, -1)).transpose(2, 3)
     elif area <= 9:  # the examples as groups of one convolution
         size = (len(x) * layer.out_channels, layer.in_channels // layer.groups, *kernel)
         one, out = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
