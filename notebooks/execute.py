@@ -25,7 +25,7 @@ def executed(path: Path) -> NotebookNode:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(path, as_version=4)
     where, quiet = {"metadata": {"path": str(FOLDER)}}, ["--log-level=ERROR"]
-    client = NotebookClient(notebook, timeout=300, record_timing=False, resources=where, extra_arguments=quiet)
+    client = NotebookClient(notebook, timeout=600, record_timing=False, resources=where, extra_arguments=quiet)
     client.execute()
     notebook.metadata = NotebookNode(METADATA)
     for number, cell in enumerate(notebook.cells):

@@ -32,6 +32,7 @@ def test_they_open_with_their_outputs_and_nothing_that_changes(path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # ten seconds of work, and a kernel to start on a machine that may be busy
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_executing_gives_the_committed_text(path):
     """Where it fails after a sweep or an analysis was renewed: `make notebooks`, and look at what changed."""
