@@ -311,3 +311,22 @@ def test_compiled_model_is_exact():
     accumulate(compiled, tracker, batch, sizes)
     assert_same(tracker.estimate(), truth(model, batch, sizes))
     assert set(tracker.estimates()) == {"total", "1", "3"}
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("examples", [False, True])
+def test_no_step_waits_for_the_gpu(examples):
+    model = build("cnn", torch.float32).cuda()
+    batch = tuple(t.cuda() for t in data("cnn", dtype=torch.float32))
+    tracker = NoiseTracker(model, groups="layer")
+    if examples:
+        tracker.use_example_hooks()
+    accumulate(model, tracker, batch, [6, 6])  # the first step sets things up, and checks the hooks
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            accumulate(model, tracker, batch, [6, 6])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert tracker.estimate().steps == pytest.approx(21)
