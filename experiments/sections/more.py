@@ -3,6 +3,7 @@ group of parameters, Kaplan's law."""
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -100,13 +101,10 @@ def groups(sweeps: Sequence[Sweep]) -> list[str]:
     return blocks
 
 
-def local_noise(sweeps: Sequence[Sweep]) -> list[str]:
+def local_noise(results: Path) -> list[str]:
     """B_noise by line searches and by Hessian-vector products, and B_simple, at the same weights of one run."""
     blocks: list[str] = []
-    for sweep in sweeps:
-        path = sweep.tables.folder / "local_noise.csv"
-        if not path.exists():
-            continue
+    for path in sorted(results.glob("*/local_noise.csv")):
         found = pd.read_csv(path)
         names = list(dict.fromkeys(found["quantity"]))
         rows = []
@@ -114,21 +112,18 @@ def local_noise(sweeps: Sequence[Sweep]) -> list[str]:
             by_name = {row.quantity: Estimate(row.value, row.low, row.high) for row in mine.itertuples()}
             rows.append([f"{goal:g}", *(with_interval(by_name[name]) for name in names)])
         blocks += [
-            f"## {sweep.name}: B_noise two ways",
-            f"At the same weights of one run, in {sweep.unit}s: the paper's line searches, Hessian-vector products, "
+            f"## {path.parent.name}: B_noise two ways",
+            "At the same weights of one run, in the unit of B: the paper's line searches, Hessian-vector products, "
             "and B_simple.",
             table(["goal", *(LOCAL.get(name, name) for name in names)], rows),
         ]
     return blocks
 
 
-def temperature(sweeps: Sequence[Sweep]) -> list[str]:
+def temperature(results: Path) -> list[str]:
     """What a 16-fold cut of the temperature did to B_simple, by the way it was made (Fig. 15; Gray 2024)."""
     blocks: list[str] = []
-    for sweep in sweeps:
-        path = sweep.tables.folder / "temperature.csv"
-        if not path.exists():
-            continue
+    for path in sorted(results.glob("*/temperature.csv")):
         found = pd.read_csv(path)
         rows, moved = [], {"lr": [], "batch": [], "both": []}
         for goal, mine in found.groupby("goal", sort=False):
@@ -140,7 +135,7 @@ def temperature(sweeps: Sequence[Sweep]) -> list[str]:
             rows.append([f"{goal:g}", with_interval(by_cut["none"]), *cells])
         said = "; ".join(f"through {CUT[cut]} at {sum(clear)} of {len(clear)} goals" for cut, clear in moved.items())
         blocks += [
-            f"## {sweep.name}: does B_simple follow the temperature?",
+            f"## {path.parent.name}: does B_simple follow the temperature?",
             "From checkpoints of one run, with the temperature ε/B cut 16-fold; the paper's Fig. 15 says that "
             "either way moves B_simple, Gray 2024 saw only the learning rate move it.",
             table(["from goal", "uncut", *(f"through {CUT[cut]}" for cut in moved)], rows),

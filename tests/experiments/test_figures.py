@@ -102,11 +102,10 @@ def test_the_noise_figure_shows_line_searches_where_there_are_any(measured_local
 
 
 def test_the_report_says_what_moved(measured_locally):
-    sweep = read_sweep(measured_locally / "svhn-small")
-    told = temperature([sweep])
+    told = temperature(measured_locally)
     moved = "learning rate at 1 of 1 goals; through the batch size at 0 of 1 goals; through both at 1 of 1 goals."
     assert told[-1].endswith(moved)
-    assert local_noise([sweep])[-1].splitlines()[-1] == "| 0.2 | 40 [30, 50] | 40 [30, 50] |"
+    assert local_noise(measured_locally)[-1].splitlines()[-1] == "| 0.2 | 40 [30, 50] | 40 [30, 50] |"
 
 
 def test_an_unknown_name_lists_the_known_ones(results):
