@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures.style import COLOURS, PAGE, log_axis, mark, note, nothing_yet, shades, whiskers
+from experiments.figures.style import COLOURS, PAGE, log_axis, mark, nothing_yet, shades, whiskers
 from experiments.figures.sweeps import draw_learning_rates
 from experiments.figures.tasks import missing, sweep_of
 from noisescale.pareto import Estimate
@@ -52,7 +52,7 @@ def figure15(results: Path) -> Figure:
     axes.set_ylim(low / 2, high * 1.5)
     axes.set_xticks(range(len(CUTS)), list(CUTS.values()))
     axes.set_ylabel("B_simple (in the unit of B)")
-    note(axes, "dotted: 16 times the uncut, where B_simple goes as 1/T")
+    axes.set_xlabel("how it was cut (dotted: 16 times the uncut, where B_simple goes as 1/T)")
     axes.legend(loc="lower right")
     return figure
 
