@@ -208,17 +208,17 @@ def measure(suite: SuiteConfig, config: BranchConfig) -> pd.DataFrame:
             layers.append(noise.assign(goal=goal))
             found.append({"goal": goal, **_summary(config, ends, at, noise)})
             print(_line(found[-1]), flush=True)
+            suite.tables.mkdir(parents=True, exist_ok=True)
+            write_csv(pd.DataFrame(rows)[COLUMNS], suite.tables / "branches.csv")
+            write_csv(pd.DataFrame(found), suite.tables / "branch_points.csv")
+            by_layer = pd.concat(layers)
+            write_csv(by_layer[["goal", *by_layer.columns.drop("goal")]], suite.tables / "branch_layers.csv")
     if not found:
         raise UserError(
             f"batch_size={run.batch_size} lr={run.lr:g}: the trunk passes no goal after enough steps to branch "
             f"({config.min_steps} at two batch sizes); take a larger branch.share or harder goals"
         )
-    suite.tables.mkdir(parents=True, exist_ok=True)
-    write_csv(pd.DataFrame(rows)[COLUMNS], suite.tables / "branches.csv")
-    write_csv(pd.concat(layers)[["goal", *layers[0].columns.drop("goal")]], suite.tables / "branch_layers.csv")
-    table = pd.DataFrame(found)
-    write_csv(table, suite.tables / "branch_points.csv")
-    return table
+    return pd.DataFrame(found)
 
 
 def _end(point: RunRecord, run: RunConfig) -> dict[str, Any]:
