@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from experiments.config import RECORD_VERSION, SuiteConfig, load
+from experiments.config import RECORD_VERSION, SuiteConfig, load, run_id_of
 from experiments.errors import UserError
-from experiments.record import RunRecord, write_parquet
+from experiments.record import CURVE_COLUMNS, RunRecord, exclusive, write_parquet
 from experiments.tasks import TASKS
 
 NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at")
@@ -28,6 +28,11 @@ def collect_records(records: Path, tables: Path, preset: str) -> int:
     """The records below `records` into `runs.parquet` and `curves.parquet` of `tables` (and `groups.parquet`, where a
     task names groups), sorted by batch size, learning rate and seed; the number of runs that are new.
     """
+    with exclusive(tables / ".lock"):
+        return _collect(records, tables, preset)
+
+
+def _collect(records: Path, tables: Path, preset: str) -> int:
     old = pd.read_parquet(tables / "runs.parquet") if (tables / "runs.parquet").exists() else pd.DataFrame()
     known = set(old["run_id"]) if len(old) else set()
     rows: list[dict[str, Any]] = []
@@ -38,6 +43,9 @@ def collect_records(records: Path, tables: Path, preset: str) -> int:
         found = record.read_arrow() if folder.name not in known else None
         if found is not None:
             config, summary, curve = found
+            if not _is_ours(folder.name, config, curve):
+                print(f"{folder}: left out, as it is no record of this suite's")
+                continue
             groups = record.read_groups()
             rows.append(_row(folder.name, preset, config, summary))
             curves.append(curve.append_column("run_id", pa.repeat(pa.scalar(folder.name), len(curve))))
@@ -64,6 +72,20 @@ def _add(path: Path, new: list[pd.DataFrame], known: set[str], order: list[str])
     rank = {run_id: i for i, run_id in enumerate(order)}
     table = table.sort_values("run_id", key=lambda ids: ids.map(rank), kind="stable", ignore_index=True)
     write_parquet(path, table[["run_id", *table.columns.drop("run_id")]])
+
+
+def _is_ours(run_id: str, config: dict[str, Any], curve: pa.Table) -> bool:
+    """Whether a sealed record can have been made here: its name is its config's hash, its curve has our columns."""
+    try:
+        task, named = config["task"]["name"], run_id_of(config)
+    except (KeyError, TypeError, AttributeError):
+        return False
+    columns = dict(zip(curve.column_names, map(str, curve.schema.types), strict=True))
+    return (
+        task in TASKS
+        and named == run_id
+        and columns == {k: v.replace("float64", "double") for k, v in CURVE_COLUMNS.items()}
+    )
 
 
 def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:

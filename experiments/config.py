@@ -114,13 +114,18 @@ class RunConfig:
         """Task and hash of the whole config: equal ids mean equal science. What is null is left out, so that a new
         option that old runs didn't have doesn't rename them.
         """
-        content = json.dumps(_given(asdict(self) | {"record_version": RECORD_VERSION}), sort_keys=True)
-        return f"{self.task.name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+        return run_id_of(asdict(self))
 
     @property
     def micro_size(self) -> int:
         """Units in one micro-batch of this run."""
         return min(self.micro_batch, self.batch_size)
+
+
+def run_id_of(config: Mapping[str, Any]) -> str:
+    """`run_id` of a run whose config is this, as it is or as it was written to JSON."""
+    content = json.dumps(_given({**config, "record_version": RECORD_VERSION}), sort_keys=True)
+    return f"{config['task']['name']}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 @frozen

@@ -16,7 +16,7 @@ class OverTimeError(BaseException):
 
 @contextmanager
 def time_limit(seconds: float | None, on_hang: Callable[[str], None]) -> Iterator[None]:
-    """`OverTimeError` in the body after `seconds` of real time (None: never). Where the body is stuck outside Python and
+    """`OverTimeError` in the body after `seconds` (None: never). Where the body is stuck outside Python and
     doesn't feel it for GRACE seconds more, `on_hang(message)` and the end of the process. In the main thread only.
     """
     if seconds is None:

@@ -18,7 +18,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 import torch
 
 from experiments.config import RunConfig
+from experiments.errors import UserError
 
 CURVE_COLUMNS = {
     "step": "int64",
@@ -47,19 +48,37 @@ CURVE_COLUMNS = {
     "trace_hess_cov": "float64",
 }
 
+GO_ON = "finished runs are kept, and the same command goes on"
+
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """All of `content` at `path`, or what was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """All of `content` at `path`, or what was there before; `UserError` where it cannot be written."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(aside, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock file at `path`, then hold it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a")  # noqa: SIM115
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def write_parquet(path: Path, table: pd.DataFrame) -> None:
@@ -86,9 +105,7 @@ class RunRecord:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Wait until no other process trains this run, then hold it; the kernel lets go when the process dies."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with exclusive(self.folder / "lock"):
             yield
 
     def save_curve(self, rows: list[dict[str, Any]], group_rows: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from experiments.conclude import conclude
 from experiments.config import SuiteConfig
 from experiments.cost import seconds_per_example
 from experiments.crossings import crossings
-from experiments.record import RunRecord
+from experiments.record import RunRecord, write_atomically
 from experiments.search import Outcome, Point, wanted
 from experiments.tasks import TASKS
 from experiments.tracking import mirrored
@@ -85,6 +85,8 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
     if suite.dry:
         print_plan(suite, points)
         return
+    if points:
+        check_writable(suite.records, suite.tables)
     with mirrored(suite):
         train_wanted(sweep, points, launch)
         collect(suite)
@@ -110,6 +112,13 @@ def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
                 if attempts[point] >= ATTEMPTS:
                     sweep.failed[point] = last_line(sweep.record(point).folder / "error.txt")
         points = sweep.wanted()
+
+
+def check_writable(*folders: Path) -> None:
+    """`UserError` now rather than from every run."""
+    for folder in folders:
+        write_atomically(folder / ".writable", b"")
+        (folder / ".writable").unlink(missing_ok=True)
 
 
 def cost(suite: SuiteConfig, point: Point, price: float) -> float:

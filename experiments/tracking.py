@@ -57,6 +57,9 @@ class Mirror:
 
         self.wandb, self.records = wandb, records
         self.open: dict[Path, tuple[Any, int]] = {}
+        for mark in records.glob("*-*/mirrored"):
+            if mark.read_text().startswith("failed"):
+                mark.unlink()  # once more
 
     def look(self) -> None:
         """Log what is new: rows of running runs since their last checkpoint, finished runs in full."""

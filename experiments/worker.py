@@ -7,6 +7,7 @@ import torch
 from omegaconf import DictConfig
 
 from experiments.config import RunConfig, SuiteConfig, parse
+from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
 from experiments.record import RunRecord
@@ -43,5 +44,5 @@ def _note(record: RunRecord, message: str) -> None:
     sees it."""
     try:
         record.fail(message)
-    except OSError:
+    except UserError:
         print(f"{record.run_id}: {message.strip().splitlines()[-1]}", file=sys.stderr, flush=True)

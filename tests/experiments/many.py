@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +22,9 @@ SUMMARY = {
     "eval_seconds": 0.1,
     "measure_seconds": 0.1,
     "device": "cpu",
+    "versions": "torch 2",
+    "git_sha": "0000000",
+    "finished_at": "2026-11-30T00:00:00+00:00",
 }
 
 

@@ -38,7 +38,7 @@ def jobs(folder: Path) -> list[Path]:
     return list((folder / "runs" / "hydra" / "slurm").glob("[0-9]*"))
 
 
-def wait_for(what, seconds: float = 120) -> None:
+def wait_for(what, seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end, "it doesn't come"

@@ -1,0 +1,303 @@
+"""What goes wrong around a sweep, caused for real: the others go on, a message names the run, a rerun heals it."""
+
+import ctypes
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from experiments.collect import collect_records
+from experiments.config import SuiteConfig, load
+from experiments.errors import UserError
+from experiments.limit import OverTimeError, time_limit
+from experiments.loop import Trainer
+from experiments.record import RunRecord
+from experiments.text_data import open_corpus
+from experiments.worker import train_one
+from tests.experiments.drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("local")
+    sweep(folder)
+    return folder
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own, of 64 KiB; the test may remount it."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"mounting a small disk needs root: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def remount(disk: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", disk], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """A file that leaves `leave` bytes (in pages of 4 KiB)."""
+    ballast = disk / "ballast"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    ballast.write_bytes(b"x" * (free - leave))
+    return ballast
+
+
+def suite_in(folder: Path) -> SuiteConfig:
+    where = [f"runs={folder}/runs", f"results={folder}/results"]
+    return load(["task=quadratic", "preset=smoke", "checkpoint_seconds=0.0001", *where])
+
+
+def outcome(suite: SuiteConfig) -> pd.DataFrame:
+    """Train one run of `suite` to the end; its curve."""
+    run = suite.point(64, 0.5, 0)
+    record = RunRecord(suite.records / run.run_id)
+    train_one(suite, run, record)
+    found = record.read()
+    assert found is not None
+    return found[2].drop(columns="seconds")
+
+
+@pytest.mark.parametrize("leave", [0, 4096, 8192, 20480])
+def test_a_full_disk_loses_the_run_and_nothing_else(disk, tmp_path, leave):
+    """Whichever file it is that doesn't fit: config, curve, checkpoint, summary."""
+    truth = outcome(suite_in(tmp_path))
+    suite = suite_in(disk)
+    run_id = suite.point(64, 0.5, 0).run_id
+    fill(disk, leave)
+    with pytest.raises(UserError, match="No space left"):
+        outcome(suite)
+    assert RunRecord(suite.records / run_id).read() is None
+    remount(disk, "size=8m")
+    pd.testing.assert_frame_equal(outcome(suite), truth, check_exact=True)
+
+
+def test_a_full_disk_leaves_the_tables_as_they_were(disk, tmp_path):
+    suite = suite_in(tmp_path)
+    outcome(suite)
+    with pytest.raises(UserError, match=r"parquet: No space left"):
+        fill(disk, 0)
+        collect_records(suite.records, disk / "tables", "smoke")
+    (disk / "ballast").unlink()
+    assert not list(disk.glob("tables/*.parquet"))
+    assert collect_records(suite.records, disk / "tables", "smoke") == 1
+
+
+def test_a_full_disk_under_the_cache_of_texts(disk, monkeypatch):
+    pytest.importorskip("tokenizers", reason="make setup TASK=lm installs tokenizers")
+    monkeypatch.setenv("NOISESCALE_CACHE", str(disk))
+    with pytest.raises((OSError, UserError), match="No space left|requested and"):
+        open_corpus("embedded", 512)
+    remount(disk, "size=64m")
+    assert len(open_corpus("embedded", 512).train) > 10_000
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_read_only_is_one_message(local, disk, tmp_path):
+    remount(disk, "size=8m")
+    remount(disk, "ro")
+    process = start(disk)
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 2 and "Read-only file system" in out and "Traceback" not in out
+    remount(disk, "rw")
+    sweep(disk)
+    same(local, disk)
+
+
+def test_a_run_over_its_time_ends_and_goes_on_later(tmp_path):
+    truth = outcome(suite_in(tmp_path / "truth"))
+    suite = suite_in(tmp_path)
+    short = replace(suite, cluster=replace(suite.cluster, run_seconds=0.02))
+    with pytest.raises(OverTimeError, match=r"0\.02 seconds \(cluster.run_seconds\)"):
+        outcome(short)
+    pd.testing.assert_frame_equal(outcome(suite), truth, check_exact=True)
+
+
+def _stuck(folder: str) -> None:
+    """Where no exception gets: a C mutex that is locked twice."""
+    import experiments.limit
+
+    experiments.limit.GRACE = 0.2
+    with time_limit(0.2, RunRecord(Path(folder)).fail):
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_outside_python_ends_with_its_process(tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=_stuck, args=(str(tmp_path),))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 1
+    assert "over its 0.2 seconds" in (tmp_path / "error.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_of_runs_over_their_time_names_them_and_heals(local, tmp_path):
+    process = start(tmp_path, "cluster.run_seconds=0.001")
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 2 and "Traceback" not in out
+    assert out.count("over its 0.001 seconds") >= 6 and "batch_size=64" in out
+    sweep(tmp_path)
+    same(local, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_without_memory_fails_alone(tmp_path):
+    """2³⁰ examples of 128 numbers are half a terabyte."""
+    huge = 1 << 30
+    out = sweep(tmp_path, f"sweep.batch_sizes=[16,64,{huge}]", "sweep.steps_budget=40")
+    assert f"batch_size={huge}" in out and "memory" in out
+    assert set(tables(tmp_path)[0]["batch_size"]) == {16, 64}
+
+
+def _train(folder: str, log: str) -> None:
+    whole = Trainer.run
+
+    def noted(self, *rest):
+        with open(log, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        return whole(self, *rest)
+
+    Trainer.run = noted
+    outcome(suite_in(Path(folder)))
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_run_once(tmp_path):
+    spawn = multiprocessing.get_context("spawn")
+    pair = [spawn.Process(target=_train, args=(str(tmp_path), str(tmp_path / "log"))) for _ in range(2)]
+    for process in pair:
+        process.start()
+    for process in pair:
+        process.join(120)
+        assert process.exitcode == 0
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_two_sweeps_on_one_folder_share_the_work(local, tmp_path):
+    pair = [start(tmp_path), start(tmp_path)]
+    for process in pair:
+        out, _ = process.communicate(timeout=280)
+        assert process.returncode == 0, out
+    same(local, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_back_changes_nothing(local, tmp_path):
+    if shutil.which("faketime") is None:
+        pytest.skip("faketime isn't installed")
+    process = start(tmp_path)
+    while not list((tmp_path / "runs" / SWEEP).glob("*/summary.json")):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    back = ["faketime", "2001-01-01 00:00:00", *command(tmp_path)]
+    done = subprocess.run(back, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    same(local, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_death_of_wandb_costs_no_run_and_heals(local, tmp_path):
+    process = start(tmp_path, WANDB_MODE="offline")
+    killed = 0
+    while process.poll() is None:
+        either = f"wandb-core|experiments.tracking {tmp_path}"
+        found = subprocess.run(["pgrep", "-f", either], capture_output=True, text=True)
+        ours = [int(pid) for pid in found.stdout.split() if str(tmp_path) in _command_line(int(pid))]
+        for pid in ours:
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        time.sleep(0.2)
+    out, _ = process.communicate(timeout=280)
+    assert killed and process.returncode == 0, out
+    same(local, tmp_path)
+    sweep(tmp_path, WANDB_MODE="offline")
+    assert {path.read_text() for path in (tmp_path / "runs" / SWEEP).glob("*/mirrored")} == {"done\n"}
+
+
+def _command_line(pid: int) -> str:
+    """Of a process and its parents."""
+    lines = []
+    while pid > 1:
+        try:
+            lines.append(Path(f"/proc/{pid}/cmdline").read_text())
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return " ".join(lines)
+
+
+def test_a_strangers_records_are_safe_to_collect(tmp_path, capsys):
+    """Nothing in them is executed; what isn't one of our runs is named and left out."""
+
+    class Evil:
+        def __reduce__(self):
+            return (Path(tmp_path / "executed").touch, ())
+
+    suite = suite_in(tmp_path)
+    outcome(suite)
+    (mine,) = suite.records.glob("*-*")
+    for name in ("checkpoint.pt", "mirrored", "lock", "error.txt"):
+        torch.save({"step": Evil()}, mine / name)
+    renamed = suite.records / "quadratic-0123456789abcdef"
+    shutil.copytree(mine, renamed)
+    foreign = suite.records / "else-0123456789abcdef"
+    shutil.copytree(mine, foreign)
+    config = (foreign / "config.json").read_text().replace('"quadratic"', '"else"')
+    (foreign / "config.json").write_text(config)
+    record = RunRecord(foreign)
+    record.finish([], [], {"status": "reached"})
+    assert collect_records(suite.records, tmp_path / "tables", "smoke") == 1
+    said = capsys.readouterr().out
+    assert renamed.name in said and foreign.name in said
+    assert not (tmp_path / "executed").exists()
+
+
+KILLS = int(os.environ.get("NOISESCALE_KILLS", "6"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 60 * KILLS)
+def test_kills_anywhere_lose_no_run_and_change_no_row(local, tmp_path):
+    """NOISESCALE_KILLS (6) times a process of a sweep is killed, whichever it is, over as many sweeps as that takes."""
+    import random
+
+    draw, kills, sweeps = random.Random(KILLS), 0, 0
+    while kills < KILLS:
+        folder = tmp_path / str(sweeps)
+        for _ in range(100):
+            process = start(folder)
+            deadline = time.monotonic() + draw.uniform(1, 15)
+            while process.poll() is None and (kills >= KILLS or time.monotonic() < deadline):
+                time.sleep(0.1)
+            group = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split()
+            if process.poll() is None and group:
+                os.kill(int(draw.choice(group)), signal.SIGKILL)
+                kills += 1
+                if draw.random() < 0.5 or int(group[0]) != process.pid:
+                    os.killpg(process.pid, signal.SIGKILL)
+            out = process.communicate(timeout=280)[0]
+            if process.returncode == 0 and "failed:" not in out:
+                break
+        same(local, folder)
+        sweeps += 1
