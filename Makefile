@@ -10,11 +10,11 @@ PY := OMP_NUM_THREADS=1 .venv/bin/python
 SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) $(ARGS)
 
 # What a task needs beyond the rest.
-ATARI := cartpole pong breakout space_invaders beam_rider pong_selfplay
+ATARI := $(basename $(notdir $(shell grep -l '^env_id:' configs/task/*.yaml)))
 EXTRAS := experiments images text $(if $(filter $(TASK),$(ATARI)),atari) $(if $(filter $(TASK),mnist5k),mnist5k) $(if $(filter-out $(CLUSTER),local),cluster)
 READY := .venv/.ready$(subst $() ,,$(patsubst %,-%,$(sort $(EXTRAS))))
 
-.PHONY: help setup sweep train collect analyse figures report notebooks test test-all lint clean
+.PHONY: help setup sweep status collect wandb-sync analyse figures report notebooks test test-slow lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ $(READY): pyproject.toml uv.lock
 sweep: $(READY) ## train, fit, draw, print the verdict; goes on where it stopped
 	@$(PY) -m experiments.train $(SUITE) $(if $(DRY),dry=true)
 
+status: $(READY) ## done, running, failed, missing runs, and why they failed
+	@$(PY) -m experiments.status $(SUITE)
+
 collect: $(READY) ## finished runs into the committed tables
 	@$(PY) -m experiments.collect $(SUITE)
 
@@ -47,11 +50,14 @@ report: $(READY) ## results/report.md and report.html, from the committed tables
 notebooks: $(READY) ## run the notebooks in place, from the committed tables
 	@$(PY) notebooks/execute.py
 
+wandb-sync: $(READY) ## finished offline runs to Weights & Biases; can be repeated
+	@$(PY) -m experiments.wandb_sync $(SUITE)
+
 test: $(READY) ## the fast tests
 	@$(PY) -m pytest -m "not slow and not cuda"
 
-test-all: $(READY) ## every test that this machine can run
-	@$(PY) -m pytest
+test-slow: $(READY) ## the tests that take longer: whole sweeps, kills, coverage, real data
+	@$(PY) -m pytest -m "slow and not cuda"
 
 lint: $(READY) ## format, lint and types
 	@.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/pyrefly check
