@@ -219,6 +219,13 @@ def test_an_environment_that_cannot_be_is_one_line(env_id, says):
     assert len(str(raised.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("package", ["gymnasium", "ale_py"])
+def test_without_the_optional_packages_one_line_says_how_to_get_them(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"needs the package {package}: .*make sweep.*--extra atari"):
+        cartpole()
+
+
 @pytest.mark.slow
 def test_the_registry_needs_no_environment():
     code = (
