@@ -135,23 +135,23 @@ class Trainer:
         before = self.seconds
         started = saved = time.perf_counter()
         steps = evaluation_steps(self.config.measure.evaluations_per_octave, self.config.max_steps)
-        due = [step for step in steps if step > self.step or not self.rows]
+        due = [step for step in steps if not self.rows or step > self.rows[-1]["step"]]
         status = None
         for target in due:
             while self.step < target:
                 self.train_step()
                 self.noise.probe_if_due(self.step)
-            now = time.perf_counter()
+                if time.perf_counter() - saved > checkpoint_seconds:
+                    self.seconds = before + time.perf_counter() - started
+                    record.save_curve(self.rows, self.noise.group_rows)
+                    record.save_checkpoint(self.state_dict())
+                    saved = time.perf_counter()
             status = self.evaluate()
             self.seconds = before + time.perf_counter() - started
             self.rows[-1]["seconds"] = self.seconds
             on_row()
             if status is not None:
                 break
-            if now - saved > checkpoint_seconds:
-                record.save_curve(self.rows, self.noise.group_rows)
-                record.save_checkpoint(self.state_dict())
-                saved = time.perf_counter()
         assert status is not None
         summary = self.summary(status)
         record.finish(self.rows, self.noise.group_rows, asdict(summary))

@@ -93,9 +93,9 @@ class NoiseMeter:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Taken right after a row, when nothing is pending."""
-        assert not self.pending
+        """Taken between two steps."""
         return {
+            "pending": self.pending,
             "generator": self.generator.get_state(),
             "probed": self.probed,
             "average": self.average.state_dict(),
@@ -106,6 +106,7 @@ class NoiseMeter:
         """Go on exactly where `state_dict` was taken."""
         self.generator.set_state(state["generator"].cpu())
         self.probed = state["probed"]
+        self.pending = state.get("pending", [])
         self.average.load_state_dict(state["average"])
         self.group_rows = state["group_rows"]
 
