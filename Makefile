@@ -4,6 +4,9 @@ PRESET ?= small
 CLUSTER ?= local
 ARGS ?=
 DRY ?=
+DETACH ?=
+MINUTES ?= 8
+OUT ?= results
 
 PYTHON ?= python3
 PY := OMP_NUM_THREADS=1 .venv/bin/python
@@ -14,11 +17,11 @@ ATARI := $(basename $(notdir $(shell grep -l '^env_id:' configs/task/*.yaml)))
 EXTRAS := experiments images text $(if $(filter $(TASK),$(ATARI)),atari) $(if $(filter $(TASK),mnist5k),mnist5k) $(if $(filter-out $(CLUSTER),local),cluster)
 READY := .venv/.ready$(subst $() ,,$(patsubst %,-%,$(sort $(EXTRAS))))
 
-.PHONY: help setup sweep status collect wandb-sync analyse figures report notebooks test test-slow lint clean
+.PHONY: help setup sweep status collect wandb-sync gpu gpu-wheels analyse figures report notebooks test test-slow lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo "  TASK=$(TASK) PRESET=smoke|small|paper CLUSTER=$(CLUSTER) DRY=1 ARGS='key=value ...'   tasks: $$(ls configs/task | sed 's/.yaml//' | tr '\n' ' ')"
+	@echo "  TASK=$(TASK) PRESET=smoke|small|paper CLUSTER=local|slurm|ray DRY=1 DETACH=1 ARGS='key=value ...'   tasks: $$(ls configs/task | sed 's/.yaml//' | tr '\n' ' ')"
 
 setup: $(READY) ## .venv with everything the task needs
 
@@ -30,7 +33,7 @@ $(READY): pyproject.toml uv.lock
 	@touch $@
 
 sweep: $(READY) ## train, fit, draw, print the verdict; goes on where it stopped
-	@$(PY) -m experiments.train $(SUITE) $(if $(DRY),dry=true)
+	@$(PY) -m experiments.$(if $(DETACH),detach,train) $(SUITE) $(if $(DRY),dry=true)
 
 status: $(READY) ## done, running, failed, missing runs, and why they failed
 	@$(PY) -m experiments.status $(SUITE)
@@ -52,6 +55,12 @@ notebooks: $(READY) ## run the notebooks in place, from the committed tables
 
 wandb-sync: $(READY) ## finished offline runs to Weights & Biases; can be repeated
 	@$(PY) -m experiments.wandb_sync $(SUITE)
+
+gpu: ## MINUTES=8 on a GPU: its tests, benchmarks, then what is missing of the paper's sizes, into OUT=results
+	@scripts/gpu.sh $(MINUTES) $(OUT) $(ARGS)
+
+gpu-wheels: $(READY) ## wheels/, for `make gpu` on a machine without network
+	@scripts/gpu_wheels.sh
 
 test: $(READY) ## the fast tests
 	@$(PY) -m pytest -m "not slow and not cuda"

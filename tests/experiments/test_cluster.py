@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments.drive import SWEEP, same, start, sweep, tables
+from tests.experiments.drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
 
 CLUSTER = Path(__file__).parents[1] / "slurm" / "cluster.sh"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -89,6 +89,17 @@ def test_a_killed_node_daemon_costs_no_run(local, slurm, tmp_path):
     subprocess.run(["slurmd", "-f", slurm, "-N", "localhost"], check=True)
     out, _ = process.communicate(timeout=280)
     assert process.returncode == 0, out
+    same(local, tmp_path)
+
+
+def test_a_driver_that_is_a_job_itself(local, slurm, tmp_path):
+    """`make sweep DETACH=1`."""
+    detach = [part.replace("experiments.train", "experiments.detach") for part in command(tmp_path, "cluster=slurm")]
+    left = subprocess.run(
+        detach, cwd=ROOT, env=ENVIRONMENT | {"SLURM_CONF": str(slurm)}, capture_output=True, text=True
+    )
+    assert left.returncode == 0 and "job " in left.stdout, left.stderr
+    wait_for(lambda: (tmp_path / "results" / SWEEP / "fits.csv").exists(), 500)
     same(local, tmp_path)
 
 

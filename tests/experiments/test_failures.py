@@ -102,7 +102,7 @@ def test_a_full_disk_leaves_the_tables_as_they_were(disk, tmp_path):
 def test_a_full_disk_under_the_cache_of_texts(disk, monkeypatch):
     pytest.importorskip("tokenizers", reason="make setup TASK=lm installs tokenizers")
     monkeypatch.setenv("NOISESCALE_CACHE", str(disk))
-    with pytest.raises((OSError, UserError), match="No space left|requested and"):
+    with pytest.raises((OSError, UserError), match=r"No space left|requested and"):
         open_corpus("embedded", 512)
     remount(disk, "size=64m")
     assert len(open_corpus("embedded", 512).train) > 10_000

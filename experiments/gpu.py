@@ -1,0 +1,139 @@
+"""A short while on a GPU, spent on what is missing: `python -m experiments.gpu --minutes 8 --out results`.
+
+The CUDA tests, the benchmarks, then the sweeps of one preset, cheapest first by what their wanted runs would cost here.
+Whatever is running when the time is over is stopped, and finished runs are collected, so that `out` can be committed.
+Its `runs/` (not committed) lets the next call go on. The same code runs on the CPU.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.collect import collect
+from experiments.config import CONFIGS, SuiteConfig, load
+from experiments.cost import seconds_per_example
+from experiments.errors import UserError
+from experiments.sweep import Sweep, cost, say
+
+ROOT = Path(__file__).parent.parent
+SHARE_OF_TESTS, SHARE_OF_BENCHMARKS, SHARE_OF_STOPPING = 0.25, 0.15, 0.08
+MOST_WORKERS = 8  # processes that share the GPU
+
+
+class Clock:
+    """Seconds left of a budget."""
+
+    def __init__(self, seconds: float):
+        self.total, self.end = seconds, time.monotonic() + seconds
+
+    def left(self, kept: float = 0.0) -> float:
+        """Of it, less the share `kept` for later."""
+        return max(0.0, self.end - time.monotonic() - kept * self.total)
+
+
+def run(command: Sequence[str], seconds: float, log: Path) -> str:
+    """How `command` ended within `seconds`; what it says goes to `log`. At the end of its time it gets Ctrl-C."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            return "ok" if process.wait(seconds) == 0 else f"ended with {process.returncode}, see {log}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            return "stopped at the end of its time"
+
+
+def gaps(options: argparse.Namespace) -> list[tuple[float, SuiteConfig, list[str]]]:
+    """(seconds at most, suite, overrides) of every sweep that still wants runs and whose data are here, cheapest
+    first."""
+    found = []
+    for path in sorted((CONFIGS / "task_preset").glob(f"*_{options.preset}.yaml")):
+        task = path.stem.removesuffix(f"_{options.preset}")
+        if options.tasks and task not in options.tasks:
+            continue
+        overrides = [f"task={task}", f"preset={options.preset}", f"device={options.device}", *options.override]
+        overrides += [f"results={options.out}", f"runs={options.out}/runs", f"cluster.workers={workers()}"]
+        try:
+            suite = load(overrides)
+            start_from_committed(suite)
+            points = Sweep(suite).wanted()
+            if points:
+                price = seconds_per_example(suite, points)
+                found.append((sum(cost(suite, point, price) for point in points), suite, overrides))
+        except (UserError, RuntimeError) as error:
+            say(f"{task}-{options.preset}: left out: {str(error).splitlines()[0]}")
+    return sorted(found, key=lambda gap: gap[0])
+
+
+def start_from_committed(suite: SuiteConfig) -> None:
+    """Runs that are in the committed tables are not made again."""
+    committed = ROOT / "results" / suite.name
+    if committed.exists() and not suite.tables.exists():
+        shutil.copytree(committed, suite.tables)
+
+
+def workers() -> int:
+    """Processes at a time."""
+    return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def spend(options: argparse.Namespace) -> None:
+    """All of it, in order; never longer than `options.minutes`."""
+    clock, logs = Clock(60 * options.minutes), Path(options.out) / "gpu"
+    if not options.sweeps_only:
+        mark = "cuda" if options.device == "cuda" else "not slow and not cuda"
+        tests = ["-m", "pytest", "-m", mark, "-p", "no:cacheprovider"]
+        say(f"tests ({mark}): {run(tests, SHARE_OF_TESTS * clock.total, logs / 'tests.txt')}")
+        for script in sorted((ROOT / "benchmarks").glob("*.py")):
+            seconds = min(SHARE_OF_BENCHMARKS * clock.total, clock.left(SHARE_OF_STOPPING))
+            say(f"benchmark {script.stem}: {run([str(script)], seconds, logs / f'{script.stem}.txt')}")
+    todo = gaps(options)
+    for seconds, suite, _ in todo:
+        say(f"{suite.name}: wanted now, at most {seconds / 60:.1f} minutes of one process here")
+    for _, suite, overrides in todo:
+        if not clock.left(SHARE_OF_STOPPING):
+            break
+        command = ["-m", "experiments.train", *overrides]
+        how = run(command, clock.left(SHARE_OF_STOPPING), logs / f"{suite.name}.txt")
+        say(f"{suite.name}: {how}; {collect(suite)} runs more than it collected itself")
+    say(f"{clock.left():.0f} of {clock.total:.0f} seconds left; everything is in {options.out}")
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--out", default="results")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--preset", default="paper", choices=["smoke", "small", "paper"])
+    parser.add_argument("--tasks", nargs="*", default=[], help="these alone")
+    parser.add_argument("--sweeps-only", action="store_true", help="neither tests nor benchmarks")
+    parser.add_argument("override", nargs="*", help="key=value, as for experiments.train")
+    options = parser.parse_args()
+    if options.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            print("no CUDA device here; --device cpu does the same on the processor", file=sys.stderr)
+            return 2
+    os.environ.setdefault("WANDB_MODE", "disabled")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    spend(options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
