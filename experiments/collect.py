@@ -18,6 +18,8 @@ from experiments.tasks import TASKS
 
 NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at")
 
+OF_A_RUN = ("sample_size", "data", "parameters", "status", "step", "examples", "best_metric")
+
 
 def collect(suite: SuiteConfig) -> int:
     """Add the finished records of `suite` to its tables; the number of runs that are new there."""
@@ -43,7 +45,7 @@ def _collect(records: Path, tables: Path, preset: str) -> int:
         found = record.read_arrow() if folder.name not in known else None
         if found is not None:
             config, summary, curve = found
-            if not _is_ours(folder.name, config, curve):
+            if not _is_ours(folder.name, config, summary, curve):
                 print(f"{folder}: left out, as it is no record of this suite's")
                 continue
             groups = record.read_groups()
@@ -74,18 +76,15 @@ def _add(path: Path, new: list[pd.DataFrame], known: set[str], order: list[str])
     write_parquet(path, table[["run_id", *table.columns.drop("run_id")]])
 
 
-def _is_ours(run_id: str, config: dict[str, Any], curve: pa.Table) -> bool:
-    """Whether a sealed record can have been made here: its name is its config's hash, its curve has our columns."""
+def _is_ours(run_id: str, config: dict[str, Any], summary: dict[str, Any], curve: pa.Table) -> bool:
+    """Whether a sealed record can have been made here: its name is its config's hash, and it has what a row needs."""
     try:
         task, named = config["task"]["name"], run_id_of(config)
     except (KeyError, TypeError, AttributeError):
         return False
     columns = dict(zip(curve.column_names, map(str, curve.schema.types), strict=True))
-    return (
-        task in TASKS
-        and named == run_id
-        and columns == {k: v.replace("float64", "double") for k, v in CURVE_COLUMNS.items()}
-    )
+    whole = columns == {name: kind.replace("float64", "double") for name, kind in CURVE_COLUMNS.items()}
+    return task in TASKS and named == run_id and whole and all(key in summary for key in OF_A_RUN)
 
 
 def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +111,7 @@ def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, An
         "best_metric": summary["best_metric"],
         "config": json.dumps(config, sort_keys=True),
         "record_version": RECORD_VERSION,
-        **{key: summary[key] for key in NOT_SCIENCE},
+        **{key: summary.get(key) for key in NOT_SCIENCE},
     }
 
 

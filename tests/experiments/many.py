@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 
 from experiments.config import SuiteConfig
-from experiments.record import RunRecord
+from experiments.record import SEALED, RunRecord, _bytes, _seal
 
 ROWS = 60
 SUMMARY = {
@@ -40,7 +40,8 @@ def make_records(suite: SuiteConfig, count: int) -> None:
         record.folder.mkdir(parents=True)
         (record.folder / "curve.parquet").write_bytes(curve)
         (record.folder / "config.json").write_text(json.dumps(asdict(run), indent=1, sort_keys=True) + "\n")
-        seal = {"sha256": record._seal(SUMMARY)}
+        files = {name: _bytes(f"{record.folder}/{name}") for name in SEALED}
+        seal = {"sha256": _seal(SUMMARY, files)}
         (record.folder / "summary.json").write_text(json.dumps(seal | SUMMARY, indent=1, sort_keys=True) + "\n")
 
 
