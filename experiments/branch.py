@@ -242,7 +242,7 @@ def _noise(config: BranchConfig, suite: SuiteConfig, run: RunConfig, parent: dic
     task = TASKS[run.task.name][1](run.task, run.seed, device)
     trainer = Trainer(run, task, device)
     trainer.load_state_dict(parent)
-    generator = torch.Generator(device).manual_seed(run.seed)
+    generator = run.stream("points")
     shape = (run.micro_batch, config.noise_rows, config.noise_parts)
     return layer_noise(task, trainer.flat, trainer.optimizer, *shape, generator, config.confidence)
 

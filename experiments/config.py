@@ -15,6 +15,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
@@ -27,7 +28,7 @@ from experiments.errors import UserError
 from experiments.tasks import TASKS
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 
 frozen = dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 Positive = Annotated[float, Field(gt=0)]
@@ -115,6 +116,12 @@ class RunConfig:
         option that old runs didn't have doesn't rename them.
         """
         return run_id_of(asdict(self))
+
+    def stream(self, purpose: str) -> torch.Generator:
+        """Random numbers for `purpose`, independent between seeds and batch sizes, and equal between learning rates, so
+        that these are compared on the same examples. On the CPU, so that every device sees the same ones."""
+        key = f"{purpose} {self.seed} {self.batch_size}"
+        return torch.Generator().manual_seed(int(hashlib.sha256(key.encode()).hexdigest()[:15], 16))
 
     @property
     def micro_size(self) -> int:

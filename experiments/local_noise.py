@@ -119,7 +119,7 @@ def at(config: LocalConfig, suite: SuiteConfig, run: RunConfig, point: RunRecord
     task = TASKS[run.task.name][1](run.task, run.seed, device)
     trainer = Trainer(run, task, device)
     trainer.load_state_dict(state)
-    generator = torch.Generator(device).manual_seed(run.seed)
+    generator = run.stream("points")
     where = {key: state["rows"][-1][key] for key in ("step", "examples", "loss", "metric")}
     where = {f"at_{key}" if key == "step" else key: value for key, value in where.items()}
     lines = searches(config, trainer, generator)

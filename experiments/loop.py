@@ -79,7 +79,7 @@ class Trainer:
         self.parts = config.batch_size // config.micro_size
         self.total = torch.zeros_like(self.flat.gradient) if self.parts > 1 else self.flat.gradient
         self.flat.vector.grad = self.total
-        self.generator = torch.Generator(device).manual_seed(2 * config.seed + 1)
+        self.generator = config.stream("batches")
         self.noise = NoiseMeter(config, task, self.flat, self.optimizer, device)
         self.step = 0
         self.rows: list[dict[str, Any]] = []

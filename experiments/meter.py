@@ -35,7 +35,7 @@ class NoiseMeter:
         self.batch_size, self.micro_size = config.batch_size, config.micro_size
         self.split = config.batch_size > config.micro_size
         self.probes = getattr(task, "probes", True)
-        self.generator = torch.Generator(device).manual_seed(2 * config.seed + 2)
+        self.generator = config.stream(f"probes {config.lr!r}")
         self.probed = 0
         self.average = MomentAverage(decay=0.5 ** (1 / self.measure.half_life))
         self.groups: dict[str, list[slice]] = {

@@ -92,7 +92,7 @@ class LmTask:
 
     @staticmethod
     def _windows(tokens: Tensor, size: int, generator: torch.Generator, offsets: Tensor) -> Tensor:
-        starts = torch.randint(len(tokens) - len(offsets) + 1, (size, 1), generator=generator, device=generator.device)
+        starts = torch.randint(len(tokens) - len(offsets) + 1, (size, 1), generator=generator).to(tokens.device)
         return tokens[starts + offsets].long()
 
     def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, ...]:

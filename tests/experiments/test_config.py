@@ -2,8 +2,10 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
 from experiments.config import CONFIGS, load
 from experiments.errors import UserError
@@ -77,3 +79,13 @@ def test_the_run_id_is_the_science():
     ]
     ids = {replace(suite.run, **change).run_id for change in changes}
     assert len(ids) == len(changes) and suite.run.run_id not in ids
+
+
+def test_streams_differ_by_seed_and_batch_size_and_not_by_learning_rate():
+    run = load(["task=digits"]).run
+
+    def drawn(**changes: Any) -> list[float]:
+        return torch.rand(4, generator=replace(run, **changes).stream("batches")).tolist()
+
+    assert drawn() == drawn() == drawn(lr=0.7)
+    assert len({tuple(drawn(batch_size=size, seed=seed)) for size in (8, 16) for seed in (0, 1)}) == 4

@@ -57,7 +57,7 @@ def test_trains_exactly_as_a_bare_loop(name, batch_size, tmp_path):
         "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.02, alpha=0.99, eps=1e-2),
     }
     optimizer = vectors[name](task.model.parameters())
-    generator = torch.Generator().manual_seed(2 * run.seed + 1)
+    generator = run.stream("batches")
     parts = batch_size // 16
     for _ in range(run.max_steps):
         optimizer.zero_grad()
@@ -90,7 +90,7 @@ def test_a_row_holds_the_moments_of_its_steps():
     found = trainer(run)
     found.evaluate()
     task = DigitsTask(run.task, run.seed, CPU)
-    batch = task.batch(64, torch.Generator().manual_seed(2 * run.seed + 1))
+    batch = task.batch(64, run.stream("batches"))
     gradients = []
     for piece in zip(*(t.split(16) for t in batch), strict=True):
         grads = torch.autograd.grad(task.loss(piece), list(task.model.parameters()))
