@@ -220,7 +220,7 @@ def load(overrides: Sequence[str]) -> SuiteConfig:
         try:
             composed = compose("config", list(overrides))
             return parse(composed)
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UserError(_explain(error, overrides)) from None
 
 
@@ -245,6 +245,16 @@ def check(suite: SuiteConfig) -> None:
     _, build = TASKS[run.task.name]
     metric, unit = build.metric, build.unit  # type: ignore[attr-defined]
     sample = getattr(run.task, "sample_size", None) or build.sample_size  # type: ignore[attr-defined]
+    try:
+        device = torch.device(suite.device)
+    except RuntimeError:
+        raise UserError(f"device={suite.device}: no such device; allowed: cpu, cuda, cuda:0, …") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={suite.device}: PyTorch sees no GPU here; allowed: cpu")
+    if len(set(sweep.batch_sizes)) < len(sweep.batch_sizes):
+        raise UserError(f"sweep.batch_sizes={list(sweep.batch_sizes)}: a batch size stands there twice")
+    if sweep.points % 2 == 0:
+        raise UserError(f"sweep.points={sweep.points}: allowed: an odd number, one and as many on each side of it")
     sizes = {*sweep.batch_sizes, run.batch_size, *(point[0] for point in suite.points or ())}
     for size in sorted(sizes):
         if size % min(run.micro_batch, size):
@@ -310,13 +320,19 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
     if missing:
         group, _, option = missing.group(1).rpartition("/")
         allowed = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+        if group == "task_preset":
+            task, _, preset = option.rpartition("_")
+            allowed = [name.removeprefix(f"{task}_") for name in allowed if name.rpartition("_")[0] == task]
+            return f"preset={preset}: {task} has no such preset; allowed: {', '.join(allowed)}"
         return f"{group}={option}: no such choice; allowed: {', '.join(allowed)}"
     key = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text)
     if key:
         name = key.group(1) or key.group(2)
         base = compose("config", [o for o in overrides if o.split("=")[0] in ("task", "preset", "cluster", "sweep")])
         parent = OmegaConf.select(base, name.rpartition(".")[0]) if "." in name else base
-        known = [str(k) for k in parent if k != "hydra"] if isinstance(parent, DictConfig) else []
+        if not isinstance(parent, DictConfig):
+            name, parent = name.partition(".")[0], base
+        known = [str(k) for k in parent if k != "hydra"]
         near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         return f"{name}: no such key; {hint}allowed: {', '.join(known)}"

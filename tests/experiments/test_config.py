@@ -46,6 +46,11 @@ def test_every_task_has_its_file_and_its_presets():
         ("micro_batch=48", r"micro_batch=48 does not divide batch_size=64"),
         ("sweep.goals=[0.1,0.2]", r"sweep\.goals=\[0\.1, 0\.2\]: .*must be falling"),
         ("stop_metric=0.5", r"stop_metric=0\.5 .*allowed: at most 0\.01"),
+        ("device=gpu", r"device=gpu: no such device; allowed: cpu"),
+        ("sweep.batch_sizes=[64,64]", r"sweep\.batch_sizes=\[64, 64\]: a batch size stands there twice"),
+        ("sweep.points=4", r"sweep\.points=4: allowed: an odd number"),
+        ("optimiser.name=adam", r"optimiser: no such key; did you mean optimizer\? allowed: .*task"),
+        ("=3", r"override must be"),
         ("measure.probe_parts=5", r"measure\.probe_parts=5 does not divide measure\.probe_examples=64"),
     ],
 )
@@ -57,6 +62,11 @@ def test_refusals_name_key_value_and_way_out(override, expected):
     assert len(message.splitlines()) <= 2
 
 
+def test_a_preset_that_a_task_lacks_is_named_with_those_it_has():
+    with pytest.raises(UserError, match=r"preset=paper: cartpole has no such preset; allowed: small, smoke"):
+        load(["task=cartpole", "preset=paper"])
+
+
 def test_a_batch_larger_than_the_data_without_replacement_is_refused():
     overrides = ["task=digits", "sweep.batch_sizes=[2048]"]
     load(overrides)
@@ -66,7 +76,7 @@ def test_a_batch_larger_than_the_data_without_replacement_is_refused():
 
 def test_the_run_id_is_the_science():
     suite = load(["task=digits"])
-    same = load(["task=digits", "results=elsewhere", "runs=elsewhere", "threads=2", "device=cuda", "cluster.workers=7"])
+    same = load(["task=digits", "results=elsewhere", "runs=elsewhere", "threads=2", "cluster.workers=7"])
     assert suite.run.run_id == same.run.run_id
     changes = [
         {"batch_size": 32},
