@@ -51,6 +51,7 @@ class Collector:
         self._from_buckets = False
         self._ghost: GhostNorms | None = None
         self._hooked: set[str] = set()
+        self._closed = False
         self._handles: list[Any] = []
         self.start(True)
         if self.sharded:
@@ -76,7 +77,12 @@ class Collector:
                     self._hooked.add(name)
 
     def close_part(self, examples: float, weight: float | None) -> None:
-        """The backward pass of `examples` examples has ended."""
+        """The backward pass of `examples` examples has ended. Raises ValueError where nothing is watched any more."""
+        if self._closed:
+            raise ValueError(
+                "close(), probe() and per_example() take the tracker off the backward pass: "
+                "use another NoiseTracker for micro_batch()"
+            )
         if not self._on:
             return
         self._examples.append(examples)
@@ -144,6 +150,7 @@ class Collector:
             found = f"{type(model).__name__} on {self.ranks}"
             raise ValueError(f"the hook compares ranks: it needs DDP on 2 or more, got {found}")
         self.close()
+        self._closed = False
         self._from_buckets = True
         names = {id(p): name for name, p in self._columns.parameters.items()}
 
@@ -159,6 +166,7 @@ class Collector:
         if self.sharded or hasattr(self._model, "_orig_mod"):
             raise ValueError("example hooks need a model that is neither compiled nor fully_shard-ed")
         self.close()
+        self._closed = False
         self._ghost = GhostNorms(self._model, self._columns.canonical)
         self._handles += self._ghost.handles
 
@@ -168,6 +176,7 @@ class Collector:
             handle.remove()
         self._handles.clear()
         self._hooked = set(self._columns.parameters)
+        self._closed = True
 
     def _hook(self, name: str, parameter: Tensor) -> Any:
         return parameter.register_hook(lambda gradient: self._see(name, gradient.detach(), TWO_BACKWARDS))

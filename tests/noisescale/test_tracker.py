@@ -330,3 +330,12 @@ def test_no_step_waits_for_the_gpu(examples):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert tracker.estimate().steps == pytest.approx(21)
+
+
+def test_a_tracker_taken_off_the_backward_pass_says_so():
+    model = torch.nn.Linear(3, 1)
+    tracker = NoiseTracker(model)
+    tracker.close()
+    model(torch.randn(4, 3)).mean().backward()
+    with pytest.raises(ValueError, match="use another NoiseTracker"):
+        tracker.micro_batch(4)
