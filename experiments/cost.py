@@ -1,30 +1,49 @@
-"""What an example costs here, timed on a few gradients; nothing is trained."""
+"""What a run costs here, timed on a few gradients; nothing is trained."""
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-from experiments.config import SuiteConfig
+from experiments.config import RunConfig, SuiteConfig
 from experiments.search import Point
 from experiments.tasks import TASKS
 
 
-def seconds_per_example(suite: SuiteConfig, points: Sequence[Point]) -> float:
-    """Wall seconds of forward and backward an example (in the task's unit), at the largest micro-batch of `points`:
-    the fastest of three.
-    """
+class Price(NamedTuple):
+    """Wall seconds of a forward and backward pass on b examples: `per_pass` + b · `per_example`."""
+
+    per_pass: float
+    per_example: float
+
+    def of(self, run: RunConfig) -> float:
+        """Seconds, at most: the whole budget of steps, with probes, without evaluations."""
+        parts = run.batch_size // run.micro_size
+        step = parts * self.per_pass + run.batch_size * self.per_example
+        return run.max_steps * step * (1 + run.measure.probe_share)
+
+
+def price(suite: SuiteConfig, points: Sequence[Point]) -> Price:
+    """Timed at the smallest and the largest micro-batch of `points`, the fastest of three each."""
     torch.set_num_threads(suite.threads)
+    runs = [suite.point(*point) for point in (min(points), max(points))]
     device = torch.device(suite.device)
-    run = suite.point(*max(points))
-    _, build = TASKS[run.task.name]
-    task = build(run.task, run.seed, device)
+    run = runs[0]
+    task = TASKS[run.task.name][1](run.task, run.seed, device)
     generator = run.stream("cost")
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        task.loss(task.batch(run.micro_size // task.sample_size, generator)).backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - started)
-    return min(times) / run.micro_size
+
+    def seconds(size: int) -> float:
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            task.loss(task.batch(size // task.sample_size, generator)).backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    small, large = runs[0].micro_size, runs[1].micro_size
+    least, most = seconds(small), seconds(large)
+    per_example = max(most - least, 0.0) / (large - small) if large > small else most / large
+    return Price(max(least - small * per_example, 0.0), per_example)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from experiments.collect import collect
 from experiments.config import CONFIGS, SuiteConfig, load
-from experiments.cost import seconds_per_example
+from experiments.cost import price
 from experiments.errors import UserError
-from experiments.sweep import Sweep, cost, say
+from experiments.sweep import Sweep, say
 
 ROOT = Path(__file__).parent.parent
 SHARE_OF_TESTS, SHARE_OF_BENCHMARKS, SHARE_OF_STOPPING = 0.25, 0.15, 0.08
@@ -71,8 +71,8 @@ def gaps(options: argparse.Namespace) -> list[tuple[float, SuiteConfig, list[str
             start_from_committed(suite)
             points = Sweep(suite).wanted()
             if points:
-                price = seconds_per_example(suite, points)
-                found.append((sum(cost(suite, point, price) for point in points), suite, overrides))
+                priced = price(suite, points)
+                found.append((sum(priced.of(suite.point(*point)) for point in points), suite, overrides))
         except (UserError, RuntimeError) as error:
             say(f"{task}-{options.preset}: left out: {str(error).splitlines()[0]}")
     return sorted(found, key=lambda gap: gap[0])

@@ -19,7 +19,7 @@ import pandas as pd
 from experiments.collect import collect
 from experiments.conclude import conclude
 from experiments.config import SuiteConfig
-from experiments.cost import seconds_per_example
+from experiments.cost import price
 from experiments.crossings import crossings
 from experiments.record import RunRecord, write_atomically
 from experiments.search import Outcome, Point, wanted
@@ -98,11 +98,11 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
 
 def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
     """Rounds of the search, until it wants nothing more or what it wants has failed twice."""
-    suite, started, price = sweep.suite, time.monotonic(), None
+    suite, started, priced = sweep.suite, time.monotonic(), None
     attempts: Counter[Point] = Counter()
     while points:
-        price = price or seconds_per_example(suite, points)
-        costs = {point: cost(suite, point, price) for point in points}
+        priced = priced or price(suite, points)
+        costs = {point: priced.of(suite.point(*point)) for point in points}
         points.sort(key=lambda point: -costs[point])
         with progress(sweep, points, costs, started):
             launch(shares(points, costs, suite.cluster.job_seconds))
@@ -119,11 +119,6 @@ def check_writable(*folders: Path) -> None:
     for folder in folders:
         write_atomically(folder / ".writable", b"")
         (folder / ".writable").unlink(missing_ok=True)
-
-
-def cost(suite: SuiteConfig, point: Point, price: float) -> float:
-    """Seconds, at most: the whole budget of steps."""
-    return suite.point(*point).max_steps * point.batch_size * price
 
 
 def shares(points: Sequence[Point], costs: dict[Point, float], seconds: float) -> list[list[Point]]:
@@ -143,15 +138,13 @@ def print_plan(suite: SuiteConfig, points: Sequence[Point]) -> None:
     """What would be trained next, and at most at what cost."""
     if not points:
         return
-    price = seconds_per_example(suite, points)
+    priced = price(suite, points)
+    costs = {point: priced.of(suite.point(*point)) for point in points}
     print(f"{'batch size':>10} {'learning rate':>14} {'seed':>5} {'steps':>8} {'seconds':>8}   at most")
     for point in points:
         steps = suite.point(*point).max_steps
-        print(
-            f"{point.batch_size:>10,} {point.lr:>14.4g} {point.seed:>5} {steps:>8,} {cost(suite, point, price):>8.1f}"
-        )
-    total = sum(cost(suite, point, price) for point in points)
-    print(f"{len(points)} runs, at most {total / 60:.1f} core-minutes here")
+        print(f"{point.batch_size:>10,} {point.lr:>14.4g} {point.seed:>5} {steps:>8,} {costs[point]:>8.1f}")
+    print(f"{len(points)} runs, at most {sum(costs.values()) / 60:.1f} core-minutes here")
     print("most stop at their goal before that, and the search adds more")
 
 
