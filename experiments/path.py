@@ -117,6 +117,7 @@ def _summary(top: Floats, bottom: Floats, informed: int) -> Ratio:
         low, high, remark = -np.inf, np.inf, f"{informed} rows are too few for an interval"
     elif not np.isfinite(high):
         remark = "denominator isn't clearly positive"
-    errors = [float(np.nanstd(x[1:], ddof=1)) for x in (top, bottom)]
+    known = [x[1:][np.isfinite(x[1:])] for x in (top, bottom)]
+    errors = [float(x.std(ddof=1)) if x.size > 1 else np.nan for x in known]
     value = float(top[0] / bottom[0])
     return Ratio(value, low, high, top[0], errors[0], bottom[0], errors[1], float(informed), not remark, remark)

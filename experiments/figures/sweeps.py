@@ -75,7 +75,10 @@ def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> 
     goals = [fit.goal for fit in sweep.fits]
     levels, along = b_simple_along(sweep)
     axes.fill_between(levels, [r.low for r in along], [r.high for r in along], color=B_SIMPLE, alpha=0.18, linewidth=0)
-    axes.plot(levels, [r.value for r in along], color=B_SIMPLE, label="B_simple at the metric")
+    axes.plot(levels, [r.value for r in along], color=B_SIMPLE, label="B_simple, runs tuned for the hardest goal")
+    own = [fit for fit in sweep.fits if fit.b_simple.value > 0]
+    label = "B_simple at the goal, runs tuned for it"
+    axes.plot([f.goal for f in own], [f.b_simple.value for f in own], "D", color=B_SIMPLE, mfc="none", label=label)
     whiskers(axes, goals, [fit.b_simple_avg for fit in sweep.fits], B_SIMPLE, "o", "B_simple averaged up to it")
     whiskers(axes, goals, [fit.b_noise for fit in sweep.fits], B_NOISE, "^", "B_noise at it")
     local = sweep.tables.folder / "local_noise.csv"
@@ -89,7 +92,8 @@ def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> 
     if missing:
         note(axes, f"B_crit not determined at {missing} of {len(goals)} goals")
     values = [y for line in axes.lines for y in np.atleast_1d(line.get_ydata()) if np.isfinite(y) and y > 0]
-    log_axis(axes.yaxis, min(values), max(values))
+    if values:
+        log_axis(axes.yaxis, min(values), max(values))
     metric_axis(axes.xaxis, sweep, pd.Series([*goals, *levels, *([] if beside is None else beside["goal"])]))
     axes.set_xlabel(f"{metric_name(sweep)} (better to the right)")
     axes.set_ylabel(f"batch size ({sweep.unit}s)")

@@ -108,6 +108,23 @@ def test_the_report_says_what_moved(measured_locally):
     assert local_noise(measured_locally)[-1].splitlines()[-1] == "| 0.2 | 40 [30, 50] | 40 [30, 50] |"
 
 
+def test_the_noise_figure_shows_the_tables_b_simple(results):
+    axes = drawn(partial(registry(results)["svhn-small-noise"], results)).axes[0]
+    (shown,) = [line for line in axes.lines if line.get_label() == "B_simple at the goal, runs tuned for it"]
+    fits = read_sweep(results / "svhn-small").fits
+    assert list(shown.get_xdata()) == [fit.goal for fit in fits]
+    assert list(shown.get_ydata()) == [fit.b_simple.value for fit in fits]
+
+
+def test_the_noise_figure_of_a_sweep_without_anything_positive_is_drawn(tmp_path):
+    tables = plant(Planted(seeds=1, batch_sizes=(1024, 2048, 4096)))
+    tables.curves["grad_sq_norm"] = -1.0
+    analyse(save(tables, tmp_path / "planted-small"), [0.3])
+    figure = drawn(partial(registry(tmp_path)["planted-small-noise"], tmp_path))
+    assert figure.axes[0].get_yscale() == "linear"
+    assert draw(tmp_path, ["planted-small-noise"])
+
+
 def test_an_unknown_name_lists_the_known_ones(results):
     with pytest.raises(UserError, match=r"no figure 'fig99'; figures: svhn-small-curves, .*fig19"):
         draw(results, ["fig99"])
