@@ -169,7 +169,16 @@ def test_a_killed_run_resumes_to_the_same_curve(batch_size, tmp_path):
     with pytest.raises(Killed):
         trainer(run).run(cut, 0.0, on_row=kill)
     assert cut.read() is None, "a killed run must not read as finished"
-    trainer(run).run(cut, math.inf)
+    resumed, steps = trainer(run), 0
+
+    def counted() -> None:
+        nonlocal steps
+        steps += 1
+        Trainer.train_step(resumed)
+
+    resumed.train_step = counted
+    resumed.run(cut, math.inf)
+    assert 0 < steps < run.max_steps, "it started over"
     first, second = whole.read(), cut.read()
     assert first is not None and second is not None
     assert first[2]["noise_steps"].sum() > 0
