@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,10 @@ from experiments.conclude import conclude
 from experiments.config import SuiteConfig
 from experiments.cost import price
 from experiments.crossings import crossings
+from experiments.errors import UserError
 from experiments.record import RunRecord, write_atomically
 from experiments.search import Outcome, Point, wanted
+from experiments.tables import same_experiment
 from experiments.tasks import TASKS
 from experiments.tracking import mirrored
 
@@ -43,6 +46,9 @@ class Sweep:
         self._status: dict[str, str] = {}
         if (suite.tables / "runs.parquet").exists():
             runs, curves = (pd.read_parquet(suite.tables / f"{name}.parquet") for name in ("runs", "curves"))
+            difference = same_experiment(runs, asdict(suite.run))
+            if difference:
+                raise UserError(f"{suite.tables}: {difference}")
             self._curves = {str(run_id): curve for run_id, curve in curves.groupby("run_id")}
             self._status = dict(zip(runs["run_id"], runs["status"], strict=True))
 

@@ -1,8 +1,10 @@
 """The committed tables of one sweep, read and written (schemas in docs/architecture.md)."""
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,8 @@ from experiments.errors import UserError
 
 RESULTS = Path("results")
 ONE_SWEEP = ("task", "preset", "unit", "sample_size", "metric", "direction", "optimizer", "parameters", "data")
+# Of a run's config: the point, where the run ends, how it is measured and how its memory is saved.
+OF_A_RUN = ("batch_size", "lr", "seed", "max_steps", "stop_metric", "stop_patience", "measure", "micro_batch")
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Tables:
 
 def read_tables(folder: Path) -> Tables:
     """`runs.parquet` and `curves.parquet` in `folder`; `UserError` where there are none or they hold more than one
-    experiment."""
+    experiment, by `ONE_SWEEP` or by the runs' configs."""
     paths = [folder / "runs.parquet", folder / "curves.parquet"]
     for path in paths:
         if not path.exists():
@@ -49,9 +53,42 @@ def read_tables(folder: Path) -> Tables:
                 f"{paths[0]}: {column} is {' and '.join(values)}; a fit needs runs that differ in batch size, "
                 "learning rate and seed alone, so give each its own preset"
             )
+    difference = same_experiment(runs, json.loads(runs["config"].iloc[0]))
+    if difference:
+        raise UserError(f"{paths[0]}: {difference}")
     runs = longest(runs)
     curves = curves[curves["run_id"].isin(runs["run_id"])]
     return Tables(folder, runs, curves.sort_values(["run_id", "step"]).reset_index(drop=True))
+
+
+def same_experiment(runs: pd.DataFrame, config: Mapping[str, Any]) -> str | None:
+    """None where `runs` belong to one experiment with `config`, a run's whole config; else which key they differ in,
+    and how.
+
+    Batch size, learning rate, seed, budget and measurements (`OF_A_RUN`) may differ; a key that is missing is one that
+    is null.
+    """
+    wanted = _experiment(json.loads(json.dumps(config)))
+    for text in runs["config"].unique():
+        found = _experiment(json.loads(text))
+        for key in sorted(found.keys() | wanted.keys()):
+            values = [json.dumps(part.get(key)) for part in (wanted, found)]
+            if values[0] != values[1]:
+                return f"{key} is {' and '.join(values)} in one folder; choose another preset or results=…"
+    return None
+
+
+def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Its leaves by dotted key, without those of `OF_A_RUN`."""
+    return dict(_leaves({key: value for key, value in config.items() if key not in OF_A_RUN}))
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def longest(runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """The whole analysis against tables in which the truth is planted, and its rules one by one."""
 
+import json
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from experiments.goals import choose_goals
 from experiments.layout import rounded, with_interval
 from experiments.path import averaged
 from experiments.pooled import at_start, at_steps, hessian_curve, simple_curve
+from experiments.tables import read_tables, same_experiment
 from experiments.tuning import grids
 from experiments.verdict import judge, judge_task, ratio
 from noisescale.pareto import Estimate
@@ -118,6 +120,31 @@ def test_users_errors_have_one_line(tmp_path, capsys):
         analyse(few, [2.0])
     assert main([str(few)]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def with_configs(tables, change):
+    """The planted tables with configs of their own; `change(run)` is the experiment's part of one."""
+    configs = []
+    for run in tables.runs.itertuples():
+        point = {"batch_size": run.batch_size, "lr": run.lr, "seed": run.seed, "max_steps": 10 * run.batch_size}
+        configs.append(json.dumps({**point, "measure": {"probe_examples": 64 + run.seed}, **change(run)}))
+    return type(tables)(tables.folder, tables.runs.assign(config=configs), tables.curves)
+
+
+def test_two_experiments_do_not_mix_in_one_folder(tmp_path):
+    tables = plant(Planted(seeds=2, batch_sizes=(1, 4)))
+    one = with_configs(tables, lambda run: {"optimizer": {"name": "sgd", **({"clip": None} if run.seed else {})}})
+    assert len(read_tables(save(one, tmp_path / "one")).runs) == len(one.runs)
+    two = with_configs(tables, lambda run: {"task": {"widths": [3, 4 + run.seed]}})
+    with pytest.raises(UserError, match=r"task\.widths is \[3, 4\] and \[3, 5\] .*; choose another preset or results="):
+        read_tables(save(two, tmp_path / "two"))
+
+
+def test_a_sweep_is_compared_with_the_runs_that_are_there():
+    runs = with_configs(plant(Planted(seeds=1, batch_sizes=(1, 4))), lambda run: {"task": {"widths": [3, 4]}}).runs
+    assert same_experiment(runs, {"batch_size": 9, "task": {"widths": (3, 4)}}) is None
+    difference = same_experiment(runs, {"batch_size": 9, "task": {"widths": (3, 4), "bias": True}})
+    assert difference is not None and difference.startswith("task.bias is true and null")
 
 
 def test_the_command_prints_a_table_that_fits_a_terminal(tmp_path, capsys):

@@ -1,19 +1,23 @@
 """Whole sweeps, as a user starts them: interrupted, killed, repeated, planned."""
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from experiments.collect import NOT_SCIENCE
+from experiments.config import load
+from experiments.errors import UserError
 from experiments.search import Point
-from experiments.sweep import shares
+from experiments.sweep import Sweep, shares
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["task=digits", "preset=smoke", "sweep.batch_sizes=[16,64,256]", "sweep.widen=1", "sweep.seeds=2"]
@@ -133,6 +137,19 @@ def test_dry_lists_and_trains_nothing(tmp_path):
     out = sweep(tmp_path, "dry=true")
     assert "9 runs, at most" in out and out.count("\n") >= 11
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("config.json"))
+
+
+def test_another_experiment_in_the_same_folder_is_refused_before_it_trains(tmp_path):
+    suite = load([*SMALL, f"results={tmp_path}", f"runs={tmp_path}/runs"])
+    suite.tables.mkdir()
+    config = asdict(suite.point(16, 0.1, 0))
+    runs = pd.DataFrame([dict(run_id="digits-0", status="reached", config=json.dumps(config))])
+    runs.to_parquet(suite.tables / "runs.parquet")
+    pd.DataFrame([dict(run_id="digits-0", step=0)]).to_parquet(suite.tables / "curves.parquet")
+    Sweep(suite)
+    Sweep(load([*SMALL, f"results={tmp_path}", "sweep.seeds=3", "measure.probe_share=0.1"]))
+    with pytest.raises(UserError, match=r"task\.\w+ is .* and .*; choose another preset or results="):
+        Sweep(load([*SMALL, f"results={tmp_path}", "task.channels=[3,4]"]))
 
 
 @pytest.mark.parametrize("wrong", ["task.chanels=[3,4]", "lr=-1", "micro_batch=48"])
