@@ -139,9 +139,20 @@ def remarks(fit: ParetoFit, average: Ratio, found: list[Grid], start_met: bool) 
     edges = [grid.batch_size for grid in found if grid.reached[grid.best()].all() and grid.on_edge]
     if edges:
         said.append(f"best learning rate on the edge of its grid at B = {_listed(edges)}")
+    said += incomplete(found)
     if start_met:
         said.append("some runs meet the goal at step 0 and are left out")
     return said
+
+
+def incomplete(found: list[Grid]) -> list[str]:
+    """Batch sizes whose best learning rate has fewer seeds than the best of another batch size."""
+    seeds = {grid.batch_size: len(grid.seeds) for grid in found}
+    most = max(seeds.values())
+    return [
+        f"B = {_listed([size for size, n in seeds.items() if n == count])}: {count} of {most} seeds"
+        for count in sorted(set(seeds.values()) - {most})
+    ]
 
 
 def _listed(sizes: Sequence[int]) -> str:

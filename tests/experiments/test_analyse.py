@@ -94,6 +94,14 @@ def test_an_unreached_batch_size_stays_in_the_fit_as_a_bound(tmp_path):
     assert fit.b_crit.value == pytest.approx(Planted().b_crit(0.1), rel=0.05)
 
 
+def test_a_batch_size_with_fewer_seeds_is_remarked(tmp_path):
+    tables = plant(Planted())
+    runs = tables.runs
+    gone = (runs["batch_size"].isin([4, 64]) & (runs["seed"] > 0)) | ((runs["batch_size"] == 256) & (runs["seed"] > 1))
+    fit = analyse(save(type(tables)(tables.folder, runs[~gone], tables.curves), tmp_path), [0.2])[0]
+    assert fit.remark == "B = 4, 64: 1 of 3 seeds; B = 256: 2 of 3 seeds"
+
+
 def test_no_bend_is_said_and_not_judged(tmp_path):
     fit = analyse(save(plant(Planted(batch_sizes=(1024, 2048, 4096, 8192, 16384))), tmp_path), [0.3])[0]
     assert (fit.b_crit_status, fit.verdict) == ("not_determined", "not determined")
