@@ -1,5 +1,6 @@
 """The report's evidence: the paper's points beside ours, the quadratic against exact answers, sweep by sweep."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,10 @@ from experiments import paper
 from experiments.comparison import beside_paper, words
 from experiments.ground_truth import Truth, truths
 from experiments.layout import rounded, with_interval
-from experiments.sections.markdown import b_crit, duration, figure, table
+from experiments.sections.markdown import b_crit, duration, figure, metric, table
 from experiments.summary import Sweep
 
+CLOSENESS = ("RMS difference", "largest difference", "interval holds the exact value")
 KINDS = ("pareto", "noise", "curves", "lr")
 PAPER_FIGURES = {
     1: "The trade-off of steps against examples",
@@ -84,40 +86,48 @@ def against_exact_answers(sweeps: Sequence[Sweep]) -> list[str]:
         found = truths(sweep) if sweep.task == "quadratic" else []
         if not found:
             continue
-        names = list(found[0].pairs)
+        names = list(dict.fromkeys(name for truth in found for name in truth.pairs))
         rows = [[f"{truth.goal:g}", *(_beside(truth, name) for name in names)] for truth in found]
-        off = {name: [truth.off(name) for truth in found] for name in names}
-        mean = ["mean difference", *(f"{sum(values) / len(values):+.1%}" for values in off.values())]
-        largest = ["largest difference", *(f"{max(values, key=abs):+.0%}" for values in off.values())]
-        measured = [truth.pairs["B_crit"][0] for truth in found]
-        exact = [truth.pairs["B_crit"][1] for truth in found]
-        held = sum(e.low <= x <= e.high for e, x in zip(measured, exact, strict=True))
+        summary = zip(*(_closeness(found, name) for name in names), strict=True)
+        rows += [[label, *cells] for label, cells in zip(CLOSENESS, summary, strict=True)]
         blocks += [
             f"## {sweep.name} against exact answers",
             "On the noisy quadratic the expected loss under any learning rate is known, and so S(B), B_crit, B_simple "
-            "and B_noise. Measured / exact, and the difference.",
-            table(["goal", *names], [*rows, mean, largest]),
-            f"The interval of B_crit holds the exact value at {held} of {len(found)} goals.{_local_theory(found)}",
+            f"and B_noise. Measured / exact in {sweep.unit}s, and the difference.",
+            table([f"goal ({metric(sweep)})", *names], rows),
+            *_local_theory(found),
         ]
     return blocks
 
 
-def _local_theory(found: Sequence[Truth]) -> str:
+def _closeness(found: Sequence[Truth], name: str) -> tuple[str, str, str]:
+    """The cells of `CLOSENESS` for one quantity, over the goals at which it was measured."""
+    there = [truth for truth in found if name in truth.pairs]
+    off = [truth.off(name) for truth in there]
+    held = [measured.low <= exact <= measured.high for measured, exact in (truth.pairs[name] for truth in there)]
+    rms = math.sqrt(sum(x * x for x in off) / len(off))
+    return f"{rms:.1%}", f"{max(off, key=abs):+.1%}", f"at {sum(held)} of {len(held)} goals"
+
+
+def _local_theory(found: Sequence[Truth]) -> list[str]:
     """How far the averaged B_noise is from B_crit, both measured and both exact."""
-    if "B_noise averaged" not in found[0].pairs:
-        return ""
+    both = [truth.pairs for truth in found if {"B_noise averaged", "B_crit"} <= truth.pairs.keys()]
+    if not both:
+        return []
     gaps = [
-        [truth.pairs["B_noise averaged"][0].value / truth.pairs["B_crit"][0].value - 1 for truth in found],
-        [truth.pairs["B_noise averaged"][1] / truth.pairs["B_crit"][1] - 1 for truth in found],
+        [pairs["B_noise averaged"][0].value / pairs["B_crit"][0].value - 1 for pairs in both],
+        [pairs["B_noise averaged"][1] / pairs["B_crit"][1] - 1 for pairs in both],
     ]
     measured, exact = (f"{min(gap):+.0%} to {max(gap):+.0%}" for gap in gaps)
-    return (
-        f" The averaged B_noise, which the local theory equates with B_crit, lies {measured} from the swept B_crit "
+    return [
+        f"The averaged B_noise, which the local theory equates with B_crit, lies {measured} from the swept B_crit "
         f"and, both exact, {exact} from the exact one."
-    )
+    ]
 
 
 def _beside(truth: Truth, name: str) -> str:
+    if name not in truth.pairs:
+        return "–"
     measured, exact = truth.pairs[name]
     return f"{with_interval(measured)} / {rounded(exact)} ({truth.off(name):+.0%})"
 

@@ -14,16 +14,18 @@ from experiments.analyse import analyse
 from experiments.comparison import beside_paper, words
 from experiments.errors import UserError
 from experiments.figures.style import save as save_figure
-from experiments.ground_truth import truths
+from experiments.ground_truth import Truth, truths
 from experiments.layout import with_interval
 from experiments.page import to_html
 from experiments.paper import PAPER_TASKS, points, table1
 from experiments.report import report
+from experiments.sections import evidence
 from experiments.sections.evidence import pictures
 from experiments.sections.more import branches, groups
 from experiments.summary import read_sweep, summarise
 from experiments.tables import Tables
 from experiments.tasks.quadratic import QuadraticConfig
+from noisescale.pareto import Estimate
 
 PAPER = Path(__file__).parents[2] / "results" / "paper"
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -152,6 +154,19 @@ def test_exact_quadratic_tables_agree_with_the_theory(results):
         assert abs(truth.off("B_crit")) < 0.15
         assert abs(truth.off("B_simple at the goal")) < 0.01 and abs(truth.off("B_noise at the goal")) < 0.01
         assert abs(truth.off("B_simple averaged")) < 0.2 and abs(truth.off("B_noise averaged")) < 0.2
+
+
+def test_closeness_to_exact_answers_does_not_cancel_between_goals(results, monkeypatch):
+    found = [
+        Truth(0.3, {"B_crit": (Estimate(13.0, 9.0, 14.0), 10.0), "B_noise averaged": (Estimate(9.0, 8.0, 11.0), 10.0)}),
+        Truth(0.1, {"B_crit": (Estimate(60.0, 50.0, 99.0), 100.0)}),
+    ]
+    monkeypatch.setattr(evidence, "truths", lambda sweep: found)
+    rows = evidence.against_exact_answers([read_sweep(results / "quadratic-small")])[2].splitlines()
+    assert rows[3] == "| 0.1 | 60 [50, 99] / 100 (-40%) | – |"
+    assert rows[4] == "| RMS difference | 35.4% | 10.0% |"
+    assert rows[5] == "| largest difference | -40.0% | -10.0% |"
+    assert rows[6] == "| interval holds the exact value | at 1 of 2 goals | at 1 of 1 goals |"
 
 
 def test_branches_and_groups_are_shown_where_they_were_measured(results, tmp_path):
