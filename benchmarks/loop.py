@@ -1,5 +1,5 @@
 """Examples per second of the suite's loop with measurement over a bare hand-written loop: `python benchmarks/loop.py
-[task ...]`.
+[task-preset ...]`.
 
 The bare loop is what anybody writes: a batch in one piece, zero_grad, backward, step. Both train the same model from
 the same seed on batches of the same size, on one thread; they take turns, and the ratio is taken turn by turn. Times
@@ -22,8 +22,8 @@ from experiments.loop import Trainer
 from experiments.tasks import TASKS
 
 SIZES = (16, 64, 1024)
-ROUNDS = 11
-SECONDS = 1.0
+ROUNDS = 7
+SECONDS = 0.7
 
 
 def ours(run: RunConfig, steps: int) -> float:
@@ -57,9 +57,10 @@ def bare(run: RunConfig, steps: int) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     print(f"{'task':<12} {'B':>5} {'bare, examples/s':>17} {'measured over bare':>19}   min   max, {ROUNDS} turns")
-    for name in sys.argv[1:] or ["digits"]:
+    for name in sys.argv[1:] or ["digits-small"]:
+        task, preset = name.rsplit("-", 1)
         for size in SIZES:
-            suite = load([f"task={name}", "preset=small"])
+            suite = load([f"task={task}", f"preset={preset}"])
             run = replace(suite.run, batch_size=size, lr=1e-3)
             steps = max(2, int(SECONDS / (bare(run, 4) / 4)))
             pairs = [(bare(run, steps), ours(run, steps)) for _ in range(ROUNDS)]
