@@ -16,7 +16,7 @@ from experiments.crossings import cross
 from experiments.errors import UserError
 from experiments.fit import GoalFit, fit_goal, fits_frame
 from experiments.goals import choose_goals
-from experiments.layout import digits_for, rounded, text_table, with_interval
+from experiments.layout import text_table, with_interval
 from experiments.tables import read_tables, write_csv
 from experiments.tuning import grids
 from experiments.verdict import FACTOR, judge_task
@@ -52,10 +52,12 @@ def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]
     return fits
 
 
-def format_table(fits: Sequence[GoalFit]) -> str:
-    """The verdict for a terminal of 120 columns: a row a goal, 95% intervals in brackets, remarks below."""
-    header = ["goal", "S_min", "E_min", "B_crit", "B_simple at goal", "averaged", "averaged/B_crit", "verdict", ""]
-    rows: list[list[str]] = []
+def format_table(fits: Sequence[GoalFit], unit: str) -> str:
+    """For a terminal of 120 columns: the fit and the verdict of every goal, 95% intervals in brackets, remarks
+    below."""
+    fitted = ["goal", "S_min (steps)", f"E_min ({unit}s)", f"B_crit ({unit}s)", ""]
+    judged = ["goal", f"B_simple at goal ({unit}s)", f"B_simple averaged ({unit}s)", "averaged/B_crit", "verdict"]
+    rows: tuple[list[list[str]], list[list[str]]] = ([], [])
     notes: list[str] = []
     marks = 0
     for fit in fits:
@@ -64,17 +66,10 @@ def format_table(fits: Sequence[GoalFit]) -> str:
             marks += 1
             mark = f"({marks})"
             notes += textwrap.wrap(f"{mark} {fit.remark}", TERMINAL, subsequent_indent="    ")
-        rows.append(
-            [
-                f"{fit.goal:g}",
-                rounded(fit.s_min.value, digits_for(fit.s_min)),
-                rounded(fit.e_min.value, digits_for(fit.e_min)),
-                *map(with_interval, (fit.b_crit, fit.b_simple, fit.b_simple_avg, fit.ratio)),
-                fit.verdict,
-                mark,
-            ]
-        )
-    return "\n".join([text_table(header, rows), *notes, sentence(fits)])
+        goal = f"{fit.goal:g}"
+        rows[0].append([goal, *map(with_interval, (fit.s_min, fit.e_min, fit.b_crit)), mark])
+        rows[1].append([goal, *map(with_interval, (fit.b_simple, fit.b_simple_avg, fit.ratio)), fit.verdict])
+    return "\n".join([text_table(fitted, rows[0]), "", text_table(judged, rows[1]), "", *notes, sentence(fits)])
 
 
 def sentence(fits: Sequence[GoalFit]) -> str:
@@ -102,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     except (UserError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(format_table(fits))
+    print(format_table(fits, read_tables(folder).describe("unit")))
     print(f"Wrote {folder / 'crossings.csv'} and {folder / 'fits.csv'}.")
     return 0
 

@@ -6,13 +6,15 @@ from experiments.analyse import analyse, format_table
 from experiments.config import SuiteConfig
 from experiments.errors import UserError
 from experiments.figures.__main__ import draw
+from experiments.tables import read_tables
 
 
 def conclude(suite: SuiteConfig) -> None:
     """Of the tables as they are."""
     if not (suite.tables / "runs.parquet").exists():
         raise UserError(f"{suite.name}: no run has finished, so there is nothing to fit")
-    print(format_table(analyse(suite.tables, suite.sweep.goals)))
+    fits = analyse(suite.tables, suite.sweep.goals)
+    print(format_table(fits, read_tables(suite.tables).describe("unit")))
     pictures = draw(Path(suite.results), [suite.name])
     tables = [suite.tables / name for name in ("runs.parquet", "curves.parquet", "crossings.csv", "fits.csv")]
     print("\nwritten:", *tables, *pictures, sep="\n  ")

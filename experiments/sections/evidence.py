@@ -66,10 +66,10 @@ def beside_the_paper(sweeps: Sequence[Sweep], results: Path) -> list[str]:
                 for pair in pairs
             ]
             header = [
-                "goal",
-                "B_crit, ours",
+                f"goal ({metric(sweep)})",
+                f"B_crit, ours ({sweep.unit}s)",
                 "B_crit, paper",
-                "S_min, ours",
+                "S_min, ours (steps)",
                 "S_min, paper",
                 "ratio of B_crit",
                 "intervals overlap",
@@ -144,14 +144,15 @@ def one_sweep(sweep: Sweep) -> list[str]:
         ]
         for fit in sweep.fits
     ]
+    unit = f"({sweep.unit}s)"
     header = [
-        "goal",
-        "S_min",
-        "E_min",
-        "B_crit",
-        "B_simple at goal",
-        "averaged",
-        "B_noise averaged",
+        f"goal ({metric(sweep)})",
+        "S_min (steps)",
+        f"E_min {unit}",
+        f"B_crit {unit}",
+        f"B_simple at goal {unit}",
+        f"averaged {unit}",
+        f"B_noise averaged {unit}",
         "ratio",
         "verdict",
         "remark",

@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.fit import estimate
 from experiments.layout import rounded, with_interval
 from experiments.pooled import at_steps, simple_curve
-from experiments.sections.markdown import b_crit, table
+from experiments.sections.markdown import b_crit, metric, table
 from experiments.summary import Sweep
 from experiments.verdict import ratio
 from noisescale.pareto import Estimate
@@ -50,8 +50,8 @@ def branches(sweeps: Sequence[Sweep]) -> list[str]:
                 ]
             )
         header = [
-            "goal",
-            "B_crit, swept",
+            f"goal ({metric(sweep)})",
+            f"B_crit, swept ({sweep.unit}s)",
             "B_crit, branched",
             "B_simple, trunk",
             "preconditioned",
@@ -96,7 +96,7 @@ def groups(sweeps: Sequence[Sweep]) -> list[str]:
             f"## {sweep.name}: the noise scale by group of parameters",
             f"B_simple in {sweep.unit}s where the tuned runs pass each goal; *preconditioned* is of the gradient "
             "divided by Adam's √v.",
-            table(["goal", "all", *names], rows),
+            table([f"goal ({metric(sweep)})", "all", *names], rows),
         ]
     return blocks
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -159,7 +161,9 @@ def test_the_command_prints_a_table_that_fits_a_terminal(tmp_path, capsys):
     folder = save(plant(Planted(scatter=0.05, norm_noise=1.0, seeds=2)), tmp_path)
     assert main([str(folder), "0.3", "0.1"]) == 0
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines()[:4])) <= 120
+    assert max(map(len, out.split("Wrote")[0].splitlines())) <= 120
+    assert re.match(r"goal +S_min \(steps\) +E_min \(images\) +B_crit \(images\)\n", out)
+    assert re.search(r"\n0\.1( +[\d,]+ \[[\d,]+, [\d,]+\]){3}\n", out)
     assert "Verdict: agree within a factor of 3 (agree at 2 of 2 goals)." in out
     first = (folder / "fits.csv").read_bytes()
     assert main([str(folder)]) == 0
@@ -373,5 +377,11 @@ def test_rounding(value, text):
 
 def test_the_printed_table_numbers_its_remarks(exact):
     odd = [fit.__class__(**{**fit.__dict__, "remark": f"odd {i}" if i else ""}) for i, fit in enumerate(exact)]
-    lines = format_table(odd).splitlines()
+    lines = format_table(odd, "image").splitlines()
     assert "(1) odd 1" in lines and lines[3].endswith("(1)")
+
+
+def test_the_printed_table_fits_a_terminal_whatever_the_size_of_its_numbers(exact):
+    wide = Estimate(12_345_678.0, 12_300_000.0, 12_400_000.0)
+    changed = dict(s_min=wide, e_min=wide, b_crit=wide, b_simple=wide, b_simple_avg=wide, ratio=Estimate(1, 0.99, 1.01))
+    assert max(map(len, format_table([replace(exact[0], **changed)], "observation").splitlines())) <= 120
