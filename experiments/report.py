@@ -1,4 +1,6 @@
-"""Committed tables and figures → results/report.md and results/report.html: `python -m experiments.report`."""
+"""Committed tables and figures → results/report.md, report.html, and what README.md says was found:
+`python -m experiments.report`.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -10,11 +12,14 @@ from experiments.sections import claim, evidence, more, state
 from experiments.summary import Sweep, summarise
 from experiments.tables import RESULTS
 
+README = Path("README.md")
+FOUND = "<!-- what was found, written by make report -->", "<!-- end -->"
 TITLE = "Does the gradient noise scale predict the critical batch size?"
 
 
-def report(results: Path) -> list[Path]:
-    """Write the report of all analysed sweeps below `results`; both files come out the same for the same tables.
+def report(results: Path, readme: Path | None = None) -> list[Path]:
+    """Write the report of all analysed sweeps below `results`; the files come out the same for the same tables. With
+    `readme`, its verdict goes there too.
 
     Raises:
         UserError: no analysed sweep, or a figure that is not drawn yet.
@@ -26,10 +31,20 @@ def report(results: Path) -> list[Path]:
     if undrawn:
         raise UserError(f"no {results / undrawn[0]}; run `make figures`")
     markdown = "\n\n".join(_parts(sweeps, results)) + "\n"
+    if readme is not None:
+        write_findings(readme, sweeps)
     paths = [results / "report.md", results / "report.html"]
     paths[0].write_text(markdown, encoding="utf-8")
     paths[1].write_text(to_html(markdown, TITLE, results), encoding="utf-8")
     return paths
+
+
+def write_findings(readme: Path, sweeps: Sequence[Sweep]) -> None:
+    """The report's verdict, between the two marks."""
+    before, _, rest = readme.read_text(encoding="utf-8").partition(FOUND[0])
+    _, _, after = rest.partition(FOUND[1])
+    found = "\n\n".join([FOUND[0], *claim.verdict(sweeps)[1:2], FOUND[1]])
+    readme.write_text(before + found + after, encoding="utf-8")
 
 
 def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
@@ -61,7 +76,7 @@ def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
 def main() -> int:
     """`python -m experiments.report`."""
     try:
-        paths = report(RESULTS)
+        paths = report(RESULTS, README)
     except UserError as error:
         print(error, file=sys.stderr)
         return 1
