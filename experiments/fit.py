@@ -24,8 +24,8 @@ REPLICATES = 400
 
 @dataclass(frozen=True)
 class GoalFit:
-    """A row of `fits.csv`. Steps in `s_min`, all else in the task's unit; NaN where there is no measurement, 0 or inf
-    for an open end.
+    """A row of `fits.csv`. Steps in `s_min`, all else in the task's unit; NaN where there is no measurement, ±inf
+    for an open end, 0 for one of the fit's.
 
     The interval of `b_crit` is the fit's, that of `b_crit_boot` the bootstrap's over seeds, each replicate choosing
     its learning rates again. `b_simple` is at the goal, `b_simple_start` at step 0, `b_simple_avg` averaged up to the
@@ -123,7 +123,7 @@ def estimate(found: Ratio) -> Estimate:
     """NaN throughout where no run has the measurement."""
     if found.rows == 0:
         return UNKNOWN
-    return Estimate(found.value, float(max(found.low, 0.0)), float(found.high))
+    return Estimate(found.value, found.low, found.high)
 
 
 def remarks(fit: ParetoFit, average: Ratio, found: list[Grid], start_met: bool) -> list[str]:

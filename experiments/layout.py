@@ -30,16 +30,17 @@ def digits_for(estimate: Estimate) -> int:
 
 
 def with_interval(estimate: Estimate) -> str:
-    """'120 [95, 150]', rounded by its error; an open end is written as < or >, no value as a dash."""
+    """'120 [95, 150]', rounded by its error; an open end (±inf, or 0) is written as < or >, no value as a dash."""
     if math.isnan(estimate.value):
         return "–"
     digits = digits_for(estimate)
     value, low, high = (rounded(x, digits) for x in (estimate.value, estimate.low, estimate.high))
-    if estimate.low <= 0 and math.isinf(estimate.high):
+    open_below = estimate.low == 0 or math.isinf(estimate.low)
+    if open_below and math.isinf(estimate.high):
         return f"{value} [?]"
     if math.isinf(estimate.high):
         return f"{value} [>{low}]"
-    if estimate.low <= 0:
+    if open_below:
         return f"{value} [<{high}]"
     return f"{value} [{low}, {high}]"
 

@@ -12,7 +12,7 @@ from synthetic_tables import Planted, plant, save
 
 from experiments.analyse import analyse, format_table, main
 from experiments.errors import UserError
-from experiments.fit import fits_frame
+from experiments.fit import estimate, fits_frame
 from experiments.goals import choose_goals
 from experiments.layout import rounded, with_interval
 from experiments.path import averaged
@@ -20,6 +20,7 @@ from experiments.pooled import at_start, at_steps, hessian_curve, simple_curve
 from experiments.tables import read_tables, same_experiment
 from experiments.tuning import grids
 from experiments.verdict import judge, judge_task, ratio
+from noisescale.average import Ratio
 from noisescale.pareto import Estimate
 
 
@@ -311,6 +312,11 @@ def test_an_unclear_square_is_not_determined():
     assert not found.determined and math.isinf(found.high)
 
 
+def test_an_interval_below_zero_stays_there():
+    found = Ratio(-3.0, -9.0, 2.0, -3.0, 1.0, 1.0, 0.1, 5.0, True, "")
+    assert estimate(found) == Estimate(-3.0, -9.0, 2.0)
+
+
 def test_ratio_of_estimates():
     assert ratio(Estimate(20, 10, 40), Estimate(10, 10, 10)) == Estimate(2, pytest.approx(1), pytest.approx(4))
     both = ratio(Estimate(1, 0.5, 2), Estimate(1, 0.5, 2))
@@ -360,6 +366,11 @@ def test_verdict_of_a_task(goals, verdict):
         (Estimate(5, 0, 9), "5.0 [<9.0]"),
         (Estimate(5, 2, math.inf), "5.0 [>2.0]"),
         (Estimate(5, 0, math.inf), "5.0 [?]"),
+        (Estimate(5, -math.inf, math.inf), "5.0 [?]"),
+        (Estimate(5, -math.inf, 9), "5.0 [<9.0]"),
+        (Estimate(5, -2, 9), "5.0 [-2.0, 9.0]"),
+        (Estimate(5, -2, math.inf), "5.0 [>-2.0]"),
+        (Estimate(-5, -20, -1), "-5.0 [-20, -1.0]"),
         (Estimate(math.nan, math.nan, math.nan), "–"),
     ],
 )
