@@ -1,9 +1,9 @@
 """Records → Weights & Biases, in a process of its own: nothing that W&B does, or fails to do, can touch a run.
 
-`python -m experiments.tracking RUNS_FOLDER` follows a sweep's records and mirrors each run as one W&B run (same id,
-grouped by sweep, config and curve in it) until its standard input is closed, then does what is left. `WANDB_MODE` is
-`offline` where it isn't set. A run that is in W&B is marked by a file `mirrored` in its record, so this can be stopped
-and started at will.
+`python -m experiments.tracking RUNS_FOLDER [GOAL ...]` follows a sweep and mirrors each run as one W&B run
+(same id, grouped by sweep, config and curve in it) until its standard input is closed, then does what is left.
+`WANDB_MODE` is `offline` where it isn't set. A run that is in W&B is marked by a file `mirrored` in its record, so this
+can be stopped and started at will.
 """
 
 import json
@@ -12,7 +12,8 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from typing import Any
 import pandas as pd
 
 from experiments.config import SuiteConfig
+from experiments.crossings import crossings
 from experiments.record import write_atomically
+from experiments.tasks import TASKS
 
-PATIENCE = 60.0  # seconds that a finished sweep waits for W&B
+PATIENCE = 0.05  # of a sweep's time, that it waits for W&B at its end
 PAUSE = 2.0
 
 
@@ -36,15 +39,17 @@ def mirrored(suite: SuiteConfig) -> Iterator[None]:
         return
     suite.records.mkdir(parents=True, exist_ok=True)
     with open(suite.records / "wandb.log", "a") as log:
-        command = [sys.executable, "-m", "experiments.tracking", str(suite.records)]
+        goals = [str(goal) for goal in suite.sweep.goals]
+        command = [sys.executable, "-m", "experiments.tracking", str(suite.records), *goals]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
     assert process.stdin is not None
+    started = time.monotonic()
     try:
         yield
     finally:
         process.stdin.close()
     try:
-        process.wait(PATIENCE)
+        process.wait(PATIENCE * (time.monotonic() - started))
     except subprocess.TimeoutExpired:
         print(f"W&B is behind; it goes on in the background ({suite.records}/wandb.log)")
 
@@ -52,10 +57,10 @@ def mirrored(suite: SuiteConfig) -> Iterator[None]:
 class Mirror:
     """The W&B runs of one sweep's records."""
 
-    def __init__(self, records: Path):
+    def __init__(self, records: Path, goals: Sequence[float]):
         import wandb
 
-        self.wandb, self.records = wandb, records
+        self.wandb, self.records, self.goals = wandb, records, goals
         self.open: dict[Path, tuple[Any, int]] = {}
         for mark in records.glob("*-*/mirrored"):
             if mark.read_text().startswith("failed"):
@@ -80,10 +85,20 @@ class Mirror:
             run.log({k: v for k, v in row.items() if k != "step" and math.isfinite(v)}, step=int(row["step"]))
         self.open[folder] = run, max(logged, len(curve))
         if done:
-            run.summary.update(json.loads((folder / "summary.json").read_text()))
+            config = json.loads((folder / "config.json").read_text())
+            run.summary.update(json.loads((folder / "summary.json").read_text()) | self._reached(config, curve))
             run.finish()
             del self.open[folder]
             write_atomically(folder / "mirrored", b"done\n")
+
+    def _reached(self, config: dict[str, Any], curve: pd.DataFrame) -> dict[str, float]:
+        """Steps and examples to each goal that was reached."""
+        direction = TASKS[config["task"]["name"]][1].metric.direction  # type: ignore[attr-defined]
+        step, metric = curve["step"].to_numpy(float), curve["metric"].to_numpy(float)
+        found = zip(self.goals, *crossings(step, metric, direction, self.goals), strict=True)
+        reached = {goal: float(steps) for goal, steps, is_reached in found if is_reached}
+        examples = {f"examples_to_{goal:g}": steps * config["batch_size"] for goal, steps in reached.items()}
+        return {f"steps_to_{goal:g}": steps for goal, steps in reached.items()} | examples
 
     def _start(self, folder: Path) -> Any:
         config = json.loads((folder / "config.json").read_text())
@@ -105,7 +120,7 @@ def main() -> int:
     """Until standard input is closed, and once more."""
     os.nice(19)
     os.environ.setdefault("WANDB_MODE", "offline")
-    mirror = Mirror(Path(sys.argv[1]))
+    mirror = Mirror(Path(sys.argv[1]), [float(goal) for goal in sys.argv[2:]])
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
         mirror.look()
     mirror.look()

@@ -15,13 +15,14 @@ from test_record import make
 from wandb.proto import wandb_internal_pb2
 
 from experiments.record import RunRecord
+from experiments.wandb_sync import unsent
 
 ROOT = Path(__file__).parents[2]
 
 
-def mirror(runs: Path) -> None:
+def mirror(runs: Path, *goals: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "experiments.tracking", str(runs)],
+        [sys.executable, "-m", "experiments.tracking", str(runs), *goals],
         cwd=ROOT,
         env={k: v for k, v in os.environ.items() if k != "WANDB_MODE"} | {"WANDB_SILENT": "true"},
         stdin=subprocess.DEVNULL,
@@ -69,7 +70,7 @@ def read_back(file: Path) -> tuple[dict, pd.DataFrame, dict]:
 def test_finished_runs_are_mirrored_once_and_whole(tmp_path):
     runs = tmp_path / "digits-smoke"
     record = make(runs)
-    mirror(runs)
+    mirror(runs, "0.5", "0.000001")
     files = list(runs.glob("wandb/offline-run-*/*.wandb"))
     assert len(files) == 1
     run, history, summary = read_back(files[0])
@@ -80,10 +81,35 @@ def test_finished_runs_are_mirrored_once_and_whole(tmp_path):
     assert run["config"]["batch_size"] == config["batch_size"] and run["config"]["run_id"] == record.run_id
     assert list(history["_step"]) == list(curve["step"])
     assert list(history["metric"]) == pytest.approx(list(curve["metric"]))
-    assert summary["status"] == made["status"]
+    assert summary["status"] == made["status"] and summary["b_simple"] == pytest.approx(curve["b_simple"].iloc[-1])
+    assert 0 < summary["steps_to_0.5"] < made["step"] and "steps_to_1e-06" not in summary
+    assert summary["examples_to_0.5"] == 32 * summary["steps_to_0.5"]
 
     mirror(runs)
     assert list(runs.glob("wandb/offline-run-*/*.wandb")) == files, "a mirrored run was written again"
+    assert unsent(runs) == [files[0].parent]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "said"), [("", "wandb login"), ("0" * 40, "nothing was sent")])
+def test_sync_without_key_or_network_says_so_and_can_be_repeated(tmp_path, key, said):
+    suite = ["task=digits", "preset=smoke", f"runs={tmp_path}"]
+    make(tmp_path / "digits-smoke")
+    mirror(tmp_path / "digits-smoke")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
+    environment |= {"WANDB_BASE_URL": "http://127.0.0.1:9", "HOME": str(tmp_path), "NETRC": str(tmp_path / "none")}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "experiments.wandb_sync", *suite],
+            cwd=ROOT,
+            env=environment | ({"WANDB_API_KEY": key} if key else {}),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        assert "0" * 40 not in done.stdout + done.stderr
+    assert len(unsent(tmp_path / "digits-smoke")) == 1
 
 
 @pytest.mark.slow
