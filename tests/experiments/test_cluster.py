@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.experiments.drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
+from drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
 
 CLUSTER = Path(__file__).parents[1] / "slurm" / "cluster.sh"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
 
 from experiments.collect import collect_records
 from experiments.config import SuiteConfig, load
@@ -23,7 +24,6 @@ from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.text_data import open_corpus
 from experiments.worker import train_one
-from tests.experiments.drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
 
 CPU = torch.device("cpu")
 
@@ -210,7 +210,7 @@ def test_a_clock_that_is_set_back_changes_nothing(local, tmp_path):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    back = ["faketime", "2001-01-01 00:00:00", *command(tmp_path)]
+    back = ["faketime", "-f", "-1d", *command(tmp_path)]
     done = subprocess.run(back, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     same(local, tmp_path)
@@ -232,6 +232,10 @@ def test_the_death_of_wandb_costs_no_run_and_heals(local, tmp_path):
     assert killed and process.returncode == 0, out
     same(local, tmp_path)
     sweep(tmp_path, WANDB_MODE="offline")
+    runs = len(tables(tmp_path)[0])
+    end = time.monotonic() + 200  # it works on in the background, at the lowest priority
+    while len(list((tmp_path / "runs" / SWEEP).glob("*/mirrored"))) < runs and time.monotonic() < end:
+        time.sleep(1)
     assert {path.read_text() for path in (tmp_path / "runs" / SWEEP).glob("*/mirrored")} == {"done\n"}
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from tests.experiments.drive import ENVIRONMENT, ROOT
+from drive import ENVIRONMENT, ROOT
 
 
 def spend(minutes: float, out: Path, *more: str) -> str:

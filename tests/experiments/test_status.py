@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from drive import ENVIRONMENT, ROOT
+from many import make_records
 
 from experiments.collect import collect
 from experiments.config import SuiteConfig, load
 from experiments.record import RunRecord
 from experiments.status import look, report
-from tests.experiments.drive import ENVIRONMENT, ROOT
-from tests.experiments.many import make_records
 
 
 def suite_in(folder: Path) -> SuiteConfig:
