@@ -134,7 +134,7 @@ def remarks(fit: ParetoFit, average: Ratio, found: list[Grid], start_met: bool) 
         why = average.remark.replace("denominator", "its denominator") if "rows" not in average.remark else too_few
         said.append(f"B_simple not determined: {why}")
     if fit.n_censored:
-        sizes = [grid.batch_size for grid in found if not grid.reached[grid.best()].all()]
+        sizes = [grid.batch_size for grid in found if not grid.reached[grid.best()].any()]
         said.append(f"not reached at B = {_listed(sizes)}")
     edges = [grid.batch_size for grid in found if grid.reached[grid.best()].all() and grid.on_edge]
     if edges:

@@ -32,13 +32,12 @@ class Grid:
     reached: NDArray[np.bool_]
     diverged: NDArray[np.bool_]
 
-    def best(self, draw: NDArray[np.int64] | None = None) -> int:
-        """Index of the best learning rate over the seeds at positions `draw` (default: each seed once)."""
-        draw = np.arange(len(self.seeds)) if draw is None else draw
-        missed = ~self.reached[:, draw]
-        blown = missed & self.diverged[:, draw]
+    def best(self) -> int:
+        """Index of the best learning rate."""
+        missed = ~self.reached
+        blown = missed & self.diverged
         with np.errstate(divide="ignore"):
-            cost = np.log(self.steps[:, draw]).mean(axis=1)
+            cost = np.log(self.steps).mean(axis=1)
         return int(np.argmin(cost + UNREACHED * missed.sum(axis=1) + DIVERGED * blown.sum(axis=1)))
 
     @property

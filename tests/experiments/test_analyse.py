@@ -94,6 +94,9 @@ def test_an_unreached_batch_size_stays_in_the_fit_as_a_bound(tmp_path):
     fit = analyse(save(type(tables)(tables.folder, tables.runs, tables.curves[~short]), tmp_path), [0.1])[0]
     assert (fit.batch_sizes, fit.censored) == (5, 1)
     assert fit.remark == "not reached at B = 1"
+    some = tables.curves["run_id"].isin(tables.runs.query("batch_size == 16 and seed == 0")["run_id"])
+    partly = tables.curves[~short & ~(some & (tables.curves["step"] > 250))]
+    assert analyse(save(type(tables)(tables.folder, tables.runs, partly), tmp_path), [0.1])[0].remark == fit.remark
     assert fit.b_crit.value == pytest.approx(Planted().b_crit(0.1), rel=0.05)
 
 
