@@ -19,7 +19,7 @@ from experiments.goals import choose_goals
 from experiments.layout import text_table, with_interval
 from experiments.tables import read_tables, write_csv
 from experiments.tuning import grids
-from experiments.verdict import FACTOR, judge_task
+from experiments.verdict import FACTOR, judge_task, tally
 
 TERMINAL = 120
 
@@ -74,13 +74,8 @@ def format_table(fits: Sequence[GoalFit], unit: str) -> str:
 
 def sentence(fits: Sequence[GoalFit]) -> str:
     """The task's verdict in one line."""
-    counts = {
-        verdict: sum(fit.verdict == verdict for fit in fits)
-        for verdict in ("agree", "differ", "can't tell", "not determined")
-    }
-    told = ", ".join(f"{verdict} at {count}" for verdict, count in counts.items() if count)
-    task = judge_task(fit.verdict for fit in fits)
-    return f"Verdict: {task} within a factor of {FACTOR:g} ({told} of {len(fits)} goals)."
+    verdicts = [fit.verdict for fit in fits]
+    return f"Verdict: {judge_task(verdicts)} within a factor of {FACTOR:g} ({tally(verdicts)})."
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,14 +7,16 @@ if some goal agrees and none differs, *differ* if some goal differs and none agr
 """
 
 import math
-from collections.abc import Iterable
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 
 from noisescale.pareto import Estimate
 
 FACTOR = 3.0
 
 GoalVerdict = Literal["agree", "differ", "can't tell", "not determined"]
+GOAL_VERDICTS: tuple[GoalVerdict, ...] = get_args(GoalVerdict)
 TaskVerdict = Literal["agree", "differ", "mixed", "can't tell", "not determined"]
 
 
@@ -53,3 +55,11 @@ def judge_task(goals: Iterable[str]) -> TaskVerdict:
         if verdict in seen:
             return verdict
     return "not determined"
+
+
+def tally(goals: Sequence[str]) -> str:
+    """How many goals say what: 'agree at 4 of 6 goals, can't tell at 2'."""
+    counts = Counter(goals)
+    first, *others = [verdict for verdict in GOAL_VERDICTS if counts[verdict]]
+    said = [f"{first} at {counts[first]} of {len(goals)} goals", *(f"{other} at {counts[other]}" for other in others)]
+    return ", ".join(said)

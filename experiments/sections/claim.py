@@ -1,7 +1,6 @@
 """The report's first page: the verdict, Table 1, questions and answers."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +9,7 @@ from experiments import paper
 from experiments.layout import with_interval
 from experiments.sections.markdown import b_crit, figure, given, metric, table
 from experiments.summary import Sweep
-from experiments.verdict import FACTOR, ratio
+from experiments.verdict import FACTOR, ratio, tally
 from noisescale.pareto import Estimate
 
 LADDER = ("mnist", "svhn", "cifar10", "imagenet")
@@ -26,7 +25,7 @@ def verdict(sweeps: Sequence[Sweep]) -> list[str]:
         rows.append(
             [
                 sweep.name,
-                f"**{sweep.verdict}** ({_counts(sweep)})",
+                f"**{sweep.verdict}** ({_tally(sweep)})",
                 with_interval(fit.ratio),
                 b_crit(fit),
                 with_interval(fit.b_simple_avg),
@@ -51,16 +50,12 @@ def verdict(sweeps: Sequence[Sweep]) -> list[str]:
     ]
 
 
-def _counts(sweep: Sweep) -> str:
-    """How many goals say the same as the sweep, or for a mixed one how many say what."""
-    counts = Counter(fit.verdict for fit in sweep.fits)
-    if sweep.verdict in counts:
-        return f"{counts[sweep.verdict]} of {len(sweep.fits)} goals"
-    return ", ".join(f"{n} {v}" for v, n in counts.items())
+def _tally(sweep: Sweep) -> str:
+    return tally([fit.verdict for fit in sweep.fits])
 
 
 def _names(sweeps: Sequence[Sweep]) -> str:
-    return ", ".join(sweep.name for sweep in sweeps)
+    return ", ".join(f"{sweep.name} ({_tally(sweep)})" for sweep in sweeps)
 
 
 def table1(sweeps: Sequence[Sweep], results: Path) -> list[str]:

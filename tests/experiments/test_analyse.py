@@ -19,7 +19,7 @@ from experiments.path import averaged
 from experiments.pooled import at_start, at_steps, hessian_curve, simple_curve
 from experiments.tables import read_tables, same_experiment
 from experiments.tuning import grids
-from experiments.verdict import judge, judge_task, ratio
+from experiments.verdict import judge, judge_task, ratio, tally
 from noisescale.average import Ratio
 from noisescale.pareto import Estimate
 
@@ -358,6 +358,18 @@ def test_verdict_of_a_goal(low, high, verdict):
 )
 def test_verdict_of_a_task(goals, verdict):
     assert judge_task(goals) == verdict
+
+
+@pytest.mark.parametrize(
+    "goals, told",
+    [
+        (["can't tell", "agree", "agree", "can't tell"], "agree at 2 of 4 goals, can't tell at 2"),
+        (["not determined", "differ", "agree"], "agree at 1 of 3 goals, differ at 1, not determined at 1"),
+        (["can't tell"], "can't tell at 1 of 1 goals"),
+    ],
+)
+def test_a_tally_leaves_out_no_goal(goals, told):
+    assert tally(goals) == told
 
 
 @pytest.mark.parametrize(

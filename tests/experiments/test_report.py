@@ -25,6 +25,7 @@ from experiments.sections.more import branches, groups
 from experiments.summary import read_sweep, summarise
 from experiments.tables import Tables
 from experiments.tasks.quadratic import QuadraticConfig
+from experiments.verdict import tally
 from noisescale.pareto import Estimate
 
 PAPER = Path(__file__).parents[2] / "results" / "paper"
@@ -98,7 +99,9 @@ def test_the_report_is_the_same_twice_and_self_contained(results):
 
 def test_the_verdict_comes_first_and_every_task_of_the_paper_is_there(results):
     text = report(results)[0].read_text()
-    assert "**agree** on mnist-small" in text[:600]
+    verdicts = [fit.verdict for fit in read_sweep(results / "mnist-small").fits]
+    assert f"**agree** on mnist-small ({tally(verdicts)})" in text[:600]
+    assert f"| mnist-small | **agree** ({tally(verdicts)}) |" in text
     for task in PAPER_TASKS:
         assert f"| **{task.name}** |" in text
     assert "`make sweep TASK=svhn_vae`" in text and "`make sweep TASK=mnist PRESET=paper`" in text
