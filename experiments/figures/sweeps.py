@@ -98,7 +98,7 @@ def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> 
     axes.set_xlabel(f"{metric_name(sweep)} (better to the right)")
     axes.set_ylabel(f"batch size ({sweep.unit}s)")
     axes.set_title(sweep.name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, columnspacing=1.0)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
 
 
 def learning_rates(sweep: Sweep, results: Path) -> Figure:
