@@ -37,9 +37,10 @@ def check_reachable() -> None:
     """`UserError` where there is no key, or no server: `wandb sync` would wait for it for hours."""
     import wandb
 
+    settings = wandb.setup().settings
     if not wandb.api.api_key:
         raise UserError("W&B knows no key here; run `.venv/bin/wandb login` or set WANDB_API_KEY, then this again")
-    url = urlsplit(wandb.api.settings("base_url"))
+    url = urlsplit(settings.base_url)
     try:
         socket.create_connection((url.hostname, url.port or (443 if url.scheme == "https" else 80)), timeout=10).close()
     except OSError as error:
