@@ -78,9 +78,11 @@ def test_committed_tables_are_enough(whole, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ten_kills_change_no_row(whole, tmp_path):
-    """Half of them of everything at once, half of the driver alone."""
+    """Half of them of everything at once, half of the driver alone, each while a run trains."""
     draw = random.Random(1)
+    runs, cut_short = tmp_path / "runs", 0
     for i in range(10):
+        started = set(runs.rglob("config.json"))
         process = subprocess.Popen(
             command(tmp_path, "checkpoint_seconds=0.05"),
             cwd=ROOT,
@@ -89,9 +91,13 @@ def test_ten_kills_change_no_row(whole, tmp_path):
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        time.sleep(draw.uniform(2, 14))
+        while process.poll() is None and set(runs.rglob("config.json")) == started:
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0, 1))
         os.killpg(process.pid, signal.SIGKILL) if i % 2 else os.kill(process.pid, signal.SIGKILL)
         process.wait()
+        cut_short += any(not (path.parent / "summary.json").exists() for path in runs.rglob("config.json"))
+    assert cut_short >= 5, "the kills found no run under way"
     sweep(tmp_path)
     same(whole, tmp_path)
 
