@@ -44,7 +44,7 @@ JobAcctGatherType=jobacct_gather/none
 ReturnToService=1
 SlurmdTimeout=30
 SchedulerParameters=sched_interval=5,bf_interval=5
-NodeName=localhost NodeHostName=localhost NodeAddr=127.0.0.1 CPUs=$(nproc) State=UNKNOWN
+NodeName=localhost NodeHostName=localhost NodeAddr=127.0.0.1 CPUs=$(env -u OMP_NUM_THREADS nproc) State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
     slurmctld -f "$conf" >&2
