@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from synthetic_tables import Planted, plant, save
 
 from experiments.analyse import analyse
@@ -85,7 +86,7 @@ def results(tmp_path_factory):
     analyse(save(exact_quadratic(), folder / "quadratic-small"), GOALS)
     (folder / "figures").mkdir()
     for path in pictures(summarise(folder)):
-        (folder / path).write_bytes(b"\x89PNG".ljust(24, b"\0"))
+        Image.new("RGB", (40, 30), "white").save(folder / path)
     return folder
 
 
