@@ -267,6 +267,7 @@ def check(suite: SuiteConfig) -> None:
                 f"batch_size={size}, micro_batch={run.micro_batch}: {run.task.name} counts {unit}s, "
                 f"{sample} to a sample; allowed: multiples of {sample}"
             )
+    _check_ghost_batches(run, sizes)
     without, limit = not getattr(run.task, "replacement", True), getattr(run.task, "dataset_size", None)
     if without and limit is not None and max(sizes) > limit:
         raise UserError(
@@ -290,6 +291,21 @@ def check(suite: SuiteConfig) -> None:
             f"measure.probe_parts={parts} does not divide measure.probe_examples={examples} into samples of {sample}; "
             f"allowed: multiples of {parts * sample} examples"
         )
+
+
+def _check_ghost_batches(run: RunConfig, sizes: set[int]) -> None:
+    """Batch normalisation sees whole ghost batches, whatever a batch is cut into; else cutting would change the run."""
+    if getattr(run.task, "norm", None) != "batch":
+        return
+    ghost, probed = run.task.ghost_batch, run.measure.probe_examples // run.measure.probe_parts
+    pieces = [("batch_size", size) for size in sorted(sizes)]
+    pieces += [("micro_batch", run.micro_batch)] if run.micro_batch < max(sizes) else []
+    for key, size in [*pieces, ("measure.probe_examples / measure.probe_parts", probed)]:
+        if size % ghost:
+            raise UserError(
+                f"{key}={size} cannot be cut into ghost batches of task.ghost_batch={ghost}; "
+                f"allowed: multiples of {ghost}, or task.norm=group"
+            )
 
 
 def _given(value: Any) -> Any:

@@ -23,7 +23,7 @@ class CifarConfig:
     blocks: tuple[Count, ...] = (5, 5, 5)
     stem: Literal[1, 2] = 1
     norm: Norm = "batch"
-    ghost_batch: Count = 64
+    ghost_batch: Count = 32
     eval_examples: Count = 4096
 
 

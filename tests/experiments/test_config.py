@@ -74,6 +74,27 @@ def test_a_batch_larger_than_the_data_without_replacement_is_refused():
         load([*overrides, "task.replacement=false"])
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            "micro_batch=16",
+            r"micro_batch=16 cannot be cut into ghost batches of task\.ghost_batch=32; .* multiples of 32",
+        ),
+        ("sweep.batch_sizes=[16,64,128,256]", r"batch_size=16 cannot be cut"),
+        ("batch_size=80", r"batch_size=80 cannot be cut|micro_batch=32 does not divide"),
+        ("measure.probe_parts=8", r"probe_parts=16 cannot be cut"),
+        ("task.ghost_batch=24", r"batch_size=32 cannot be cut into ghost batches of task\.ghost_batch=24"),
+    ],
+)
+@pytest.mark.parametrize("task", ["cifar10", "imagenet"])
+def test_pieces_of_a_batch_are_whole_ghost_batches(task, override, expected):
+    load([f"task={task}", "preset=small", "task.ghost_batch=16"])
+    load([f"task={task}", "preset=small", override, "task.norm=group", "micro_batch=16"])
+    with pytest.raises(UserError, match=expected):
+        load([f"task={task}", "preset=small", override])
+
+
 def test_the_run_id_is_the_science():
     suite = load(["task=digits"])
     same = load(["task=digits", "results=elsewhere", "runs=elsewhere", "threads=2", "cluster.workers=7"])
