@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 
 class FlatModel:
-    """Turns the trainable parameters of `model` into views of `vector`, and their gradients into views of `gradient`.
+    """Turns the trainable parameters of `model` into views of `vector`.
 
-    `vector`: shape (P,), an `nn.Parameter` for the optimizer. `gradient`: shape (P,); `backward()` adds to it, so zero
-    it before.
-    `slices`: parameter name → its slice of both.
+    `vector`: shape (P,), an `nn.Parameter` for the optimizer. `slices`: parameter name → its slice of it, and of every
+    gradient.
     """
 
     def __init__(self, model: nn.Module):
@@ -23,15 +22,22 @@ class FlatModel:
             raise ValueError("the model has no trainable parameters")
         self.model = model
         self.vector = nn.Parameter(torch.cat([p.detach().reshape(-1) for _, p in named]))
-        self.gradient = torch.zeros_like(self.vector.data)
+        self.parameters = [p for _, p in named]
         self.slices: dict[str, slice] = {}
         start = 0
         for name, p in named:
             part = slice(start, start + p.numel())
             p.data = self.vector.data[part].view_as(p)
-            p.grad = self.gradient[part].view_as(p)
             self.slices[name] = part
             start = part.stop
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a `vector` of shape (P,), each in its parameter's shape."""
+        return [vector[part].view_as(p) for part, p in zip(self.slices.values(), self.parameters, strict=True)]
+
+    def differentiate(self, loss: Tensor, views: list[Tensor]) -> None:
+        """∂loss/∂vector into the `views` of a vector; 0 for parameters that the loss doesn't depend on."""
+        torch._foreach_copy_(views, torch.autograd.grad(loss, self.parameters, materialize_grads=True))
 
     def buffers(self) -> list[Tensor]:
         """What training changes besides the parameters (running statistics)."""

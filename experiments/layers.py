@@ -33,8 +33,8 @@ def layer_noise(
     """`rows` independent estimates from `parts` gradients of `size` units each, then the ratio of their means.
 
     A row a (group, `preconditioned`): `grad_sq_norm`, `trace_cov` (per unit), `b_simple` with its interval's ends, and
-    `determined`. The preconditioned ones are there if the optimizer keeps second moments. Weights, gradients' owner and
-    the global random state are left alone; `flat.gradient` is overwritten.
+    `determined`. The preconditioned ones are there if the optimizer keeps second moments. Weights and the global random
+    state are left alone.
     """
     slices = {TOTAL: [slice(0, flat.vector.numel())], **_group_slices(flat, getattr(task, "groups", {}))}
     metrics: dict[bool, Tensor | float] = {False: 1.0}
@@ -43,15 +43,15 @@ def layer_noise(
         metrics[True] = torch.where(inverse < 1 / optimizer.param_groups[0]["eps"], inverse, 0.0)
     squares = torch.empty(rows, len(metrics), len(slices), parts)
     means = torch.empty(rows, len(metrics), len(slices))
-    total = torch.zeros_like(flat.gradient)
+    total, gradient = (torch.zeros_like(flat.vector.data) for _ in range(2))
+    views = flat.views(gradient)
     with torch.random.fork_rng([total.device] if total.device.type == "cuda" else []):
         for row in range(rows):
             total.zero_()
             for part in range(parts):
-                flat.gradient.zero_()
-                task.loss(task.batch(size // task.sample_size, generator)).backward()
-                squares[row, :, :, part] = _norms(flat.gradient, metrics, slices)
-                total += flat.gradient
+                flat.differentiate(task.loss(task.batch(size // task.sample_size, generator)), views)
+                squares[row, :, :, part] = _norms(gradient, metrics, slices)
+                total += gradient
             means[row] = _norms(total / parts, metrics, slices)
     moments = gradient_moments(squares, [size] * parts, means)
     found = []

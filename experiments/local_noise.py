@@ -50,10 +50,13 @@ def gradient(trainer: Trainer, size: int, generator: torch.Generator) -> list[Te
     batch = task.batch(size // task.sample_size, generator)
     cut = min(run.micro_batch, size) // task.sample_size
     pieces = list(zip(*(tensor.split(cut) for tensor in batch), strict=True))
-    trainer.flat.gradient.zero_()
+    flat = trainer.flat
+    total, part = (torch.zeros_like(flat.vector.data) for _ in range(2))
+    views = flat.views(part)
     for piece in pieces:
-        (task.loss(piece) * (len(piece[0]) / len(batch[0]))).backward()
-    return [p.grad.clone() for p in task.model.parameters() if p.requires_grad and p.grad is not None]
+        flat.differentiate(task.loss(piece) * (len(piece[0]) / len(batch[0])), views)
+        total += part
+    return flat.views(total)
 
 
 def searches(config: LocalConfig, trainer: Trainer, generator: torch.Generator) -> list[dict[str, Any]]:

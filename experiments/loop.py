@@ -77,7 +77,9 @@ class Trainer:
         self.flat = FlatModel(task.model)
         self.optimizer = make_optimizer(config.optimizer, self.flat.vector, config.lr, config.batch_size)
         self.parts = config.batch_size // config.micro_size
-        self.total = torch.zeros_like(self.flat.gradient) if self.parts > 1 else self.flat.gradient
+        self.total = torch.zeros_like(self.flat.vector.data)
+        self.part = torch.zeros_like(self.total)
+        self.total_views, self.part_views = self.flat.views(self.total), self.flat.views(self.part)
         self.flat.vector.grad = self.total
         self.generator = config.stream("batches")
         self.noise = NoiseMeter(config, task, self.flat, self.optimizer, device)
@@ -89,20 +91,21 @@ class Trainer:
 
     def train_step(self) -> None:
         """One optimizer step on one batch."""
-        task, gradient = self.task, self.flat.gradient
+        task, total = self.task, self.total
         batch = task.batch(self.config.batch_size // task.sample_size, self.generator)
         micro_samples = self.config.micro_size // task.sample_size
         pieces = zip(*(tensor.split(micro_samples) for tensor in batch), strict=True)
         squares: list[Tensor] = []
         for i, piece in enumerate(pieces):
-            gradient.zero_()
-            task.loss(piece).backward()
+            part, views = (self.part, self.part_views) if i else (total, self.total_views)
+            self.flat.differentiate(task.loss(piece), views)
             if self.parts > 1:
-                squares.append(self.noise.norms(gradient))
-                self.total.copy_(gradient) if i == 0 else self.total.add_(gradient)
+                squares.append(self.noise.norms(part))
+            if i:
+                total.add_(part)
         if self.parts > 1:
-            self.total.div_(self.parts)
-            self.noise.add(squares, self.noise.norms(self.total))
+            total.div_(self.parts)
+            self.noise.add(squares, self.noise.norms(total))
         if self.config.optimizer.clip is not None:
             torch.nn.utils.clip_grad_norm_([self.flat.vector], self.config.optimizer.clip)
         self.optimizer.step()

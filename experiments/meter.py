@@ -135,13 +135,12 @@ class NoiseMeter:
     def _probe(self) -> None:
         samples = self.measure.probe_examples // self.task.sample_size
         part = samples // self.measure.probe_parts
-        gradient, total = self.flat.gradient, torch.zeros_like(self.flat.gradient)
-        squares = []
+        gradient, total = (torch.zeros_like(self.flat.vector.data) for _ in range(2))
+        views, squares = self.flat.views(gradient), []
         with undisturbed(self.task.model):
             batch = self.task.batch(samples, self.generator)
             for piece in zip(*(tensor.split(part) for tensor in batch), strict=True):
-                gradient.zero_()
-                self.task.loss(piece).backward()
+                self.flat.differentiate(self.task.loss(piece), views)
                 squares.append(self.norms(gradient))
                 total.add_(gradient)
         total.div_(len(squares))

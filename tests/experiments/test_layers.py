@@ -36,9 +36,9 @@ def exact(task, flat, scale):
     windows = task.tokens.long().unfold(0, 21, 1)
     gradients = []
     for window in windows:
-        flat.gradient.zero_()
-        task.loss((window[None],)).backward()
-        gradients.append(flat.gradient.double() * scale)
+        gradient = torch.zeros_like(flat.vector.data)
+        flat.differentiate(task.loss((window[None],)), flat.views(gradient))
+        gradients.append(gradient.double() * scale)
     g = torch.stack(gradients)
     found = {}
     for group, prefixes in {"total": [""], **task.groups}.items():
