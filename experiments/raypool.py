@@ -1,6 +1,7 @@
 """Shares of a sweep as Ray tasks, on a Ray that is running or one that is started here.
 
 What a task returns is never read: the records say what is finished. A worker that dies costs its share an attempt.
+Where a Ray that was started here loses its node, the next round starts another.
 """
 
 import logging
@@ -10,6 +11,10 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
+
+from experiments.errors import UserError
+
+PAUSE = 5.0
 
 
 def run(
@@ -28,10 +33,7 @@ def run(
 
     setup_globals()
     if not ray.is_initialized():
-        cpus = None if address else workers or len(os.sched_getaffinity(0))
-        ray.init(
-            address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
+        _join(address, workers)
     resources = DictConfig({"num_cpus": 1, "num_gpus": gpus, "max_retries": 0})
     tasks = []
     for number, job in overrides.items():
@@ -39,9 +41,28 @@ def run(
         with open_dict(composed):
             composed.hydra.job.id, composed.hydra.job.num = str(number), number
         tasks.append(launch_job_on_ray(hydra_context, resources, composed, task_function, Singleton.get_state()))
-    ray.wait(tasks, num_returns=len(tasks), fetch_local=False)
-    for task in tasks:
+    ended, waiting, alive = [], tasks, True
+    while waiting and alive:
+        ended, waiting = ray.wait(tasks, num_returns=len(tasks), timeout=PAUSE, fetch_local=False)
+        alive = any(node["Alive"] for node in ray.nodes())
+    for task in ended:
         try:
             ray.get(task)
         except ray.exceptions.RayError as error:
             print(f"a Ray worker ended: {str(error).strip().splitlines()[-1]}", flush=True)
+    if not alive:  # jobs would wait for it for ever
+        print("Ray has lost its last node", flush=True)
+        ray.shutdown()
+
+
+def _join(address: str | None, workers: int | None) -> None:
+    """The Ray at `address`, or one of `workers` processors that ends with this process."""
+    import ray
+
+    cpus = None if address else workers or len(os.sched_getaffinity(0))
+    try:
+        ray.init(
+            address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    except ConnectionError as error:
+        raise UserError(f"hydra.launcher.address={address}: {str(error).strip().splitlines()[0]}") from None

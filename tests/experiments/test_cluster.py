@@ -115,13 +115,22 @@ def test_ray_gives_the_same_tables(local, tmp_path):
     same(local, tmp_path)
 
 
-@pytest.mark.xfail(reason="not solved: the Ray that a sweep starts by itself doesn't outlive a killed worker here")
-def test_a_killed_ray_worker_costs_no_run(local, tmp_path):
+@pytest.mark.parametrize("victim", ["^ray::_run_job", "/raylet/raylet "])
+def test_a_killed_ray_worker_or_node_costs_no_run(local, tmp_path, victim):
     pytest.importorskip("ray", reason="hydra-ray-launcher isn't installed: make setup CLUSTER=ray")
     process = start(tmp_path, "cluster=ray", "cluster.workers=2")
     wait_for(lambda: records(tmp_path, "config.json"))
-    workers = subprocess.run(["pgrep", "-s", str(process.pid), "-f", "^ray::"], capture_output=True, text=True).stdout
-    os.kill(int(workers.split()[0]), signal.SIGKILL)
+    found = subprocess.run(["pgrep", "-s", str(process.pid), "-f", victim], capture_output=True, text=True).stdout
+    os.kill(int(found.split()[0]), signal.SIGKILL)
     out, _ = process.communicate(timeout=280)
     assert process.returncode == 0, out
+    assert "a Ray worker ended" in out
     same(local, tmp_path)
+
+
+def test_no_ray_to_join_is_one_message(tmp_path):
+    pytest.importorskip("ray", reason="hydra-ray-launcher isn't installed: make setup CLUSTER=ray")
+    process = start(tmp_path, "cluster=ray", "hydra.launcher.address=auto")
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 2
+    assert "hydra.launcher.address=auto" in out and "Traceback" not in out
