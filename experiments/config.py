@@ -47,12 +47,12 @@ def _task_config(value: Any) -> Any:
 @frozen
 class OptimizerConfig:
     """`clip` bounds the norm of the batch's gradient, after the noise scale has seen it. The others belong to one
-    optimizer each.
+    optimizer each; `rmsprop_tf` is TensorFlow's RMSProp (`experiments.rmsprop`).
 
     `beta2_half_life` (in the task's unit) sets Adam's β₂ = ½^(B / half-life), in place of `beta2`.
     """
 
-    name: Literal["sgd", "momentum", "adam", "rmsprop"]
+    name: Literal["sgd", "momentum", "adam", "rmsprop", "rmsprop_tf"]
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
     beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -63,9 +63,10 @@ class OptimizerConfig:
 
     @model_validator(mode="after")
     def _fields_fit_name(self) -> "OptimizerConfig":
-        wanted = {"sgd": (), "momentum": ("momentum",), "adam": ("beta1", "eps"), "rmsprop": ("alpha", "eps")}[
-            self.name
-        ]
+        rmsprop = ("alpha", "eps")
+        wanted = {"momentum": ("momentum",), "adam": ("beta1", "eps"), "rmsprop": rmsprop, "rmsprop_tf": rmsprop}.get(
+            self.name, ()
+        )
         either = ("beta2", "beta2_half_life") if self.name == "adam" else ()
         given = [f.name for f in fields(self) if f.name not in ("name", "clip") and getattr(self, f.name) is not None]
         missing = [key for key in wanted if key not in given]

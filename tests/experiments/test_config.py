@@ -40,7 +40,7 @@ def test_every_task_has_its_file_and_its_presets():
         ("lr=-1", r"lr=-1: .*greater than 0"),
         ("seed=a", r"seed='a': .*integer"),
         ("task.channels=[0,32]", r"task\.channels.*=0: .*greater than 0"),
-        ("optimizer.name=sdg", r"optimizer\.name='sdg': .*'sgd', 'momentum', 'adam' or 'rmsprop'"),
+        ("optimizer.name=sdg", r"optimizer\.name='sdg': .*'sgd', 'momentum', 'adam', 'rmsprop' or 'rmsprop_tf'"),
         ("optimizer.momentum=0.9", r"optimizer: sgd has no momentum"),
         ("optimizer.name=adam", r"optimizer: adam needs beta1 and eps"),
         ("micro_batch=48", r"micro_batch=48 does not divide batch_size=64"),
