@@ -3,11 +3,13 @@
 import ctypes
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,31 +279,47 @@ def test_a_strangers_records_are_safe_to_collect(tmp_path, capsys):
     assert not (tmp_path / "executed").exists()
 
 
-KILLS = int(os.environ.get("NOISESCALE_KILLS", "6"))
+KILLS = int(os.environ.get("NOISESCALE_KILLS", "8"))
+
+
+def reaches(process: subprocess.Popen[str], folder: Path, changes: int, delay: float) -> bool:
+    """Wait until `changes` files below `folder` are new, and `delay` seconds more; False if the process ends first."""
+
+    def state() -> set[tuple[str, int]]:
+        return {(entry.path, entry.inode()) for place in folder.rglob("*/") for entry in os.scandir(place)}
+
+    before = state()
+    while process.poll() is None and len(state() - before) < changes:
+        time.sleep(0.01)
+    end = time.monotonic() + delay
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    return process.poll() is None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 + 60 * KILLS)
+@pytest.mark.timeout(120 + 60 * KILLS)
 def test_kills_anywhere_lose_no_run_and_change_no_row(local, tmp_path):
-    """NOISESCALE_KILLS (6) times a process of a sweep is killed, whichever it is, over as many sweeps as that takes."""
-    import random
-
+    """NOISESCALE_KILLS (8) times the driver, a worker or all of a sweep is killed, in as many sweeps as that takes."""
     draw, kills, sweeps = random.Random(KILLS), 0, 0
     while kills < KILLS:
         folder = tmp_path / str(sweeps)
+        folder.mkdir()
         for _ in range(100):
             process = start(folder)
-            deadline = time.monotonic() + draw.uniform(1, 15)
-            while process.poll() is None and (kills >= KILLS or time.monotonic() < deadline):
-                time.sleep(0.1)
-            group = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split()
-            if process.poll() is None and group:
-                os.kill(int(draw.choice(group)), signal.SIGKILL)
+            while kills < KILLS and reaches(process, folder, draw.randrange(12), draw.uniform(0, 0.5)):
+                group = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout
+                victim = draw.choice(["driver", "one", "one", "all"])
+                with suppress(ProcessLookupError):
+                    if victim == "all":
+                        os.killpg(process.pid, signal.SIGKILL)
+                    else:
+                        os.kill(process.pid if victim == "driver" else int(draw.choice(group.split())), signal.SIGKILL)
                 kills += 1
-                if draw.random() < 0.5 or int(group[0]) != process.pid:
-                    os.killpg(process.pid, signal.SIGKILL)
-            out = process.communicate(timeout=280)[0]
+            out = process.communicate(timeout=600)[0]
             if process.returncode == 0 and "failed:" not in out:
                 break
         same(local, folder)
+        shutil.rmtree(folder)
         sweeps += 1
+        print(f"{kills} kills, {sweeps} sweeps", flush=True)
