@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -98,12 +98,9 @@ def _mapped(path: Path, count: int) -> Tensor:
 
 
 def _tokenise(source: _Source, vocab_size: int, folder: Path) -> None:
-    """Train the tokenizer, write all tokens aside, rename. Under the lock, what lies aside is a dead process's."""
+    """Train the tokenizer on the text, then write it and all tokens aside and rename."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    aside = folder.with_suffix(".aside")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -115,20 +112,34 @@ def _tokenise(source: _Source, vocab_size: int, folder: Path) -> None:
             f"task.vocab_size={vocab_size}: {source.origin} gives {tokenizer.get_vocab_size()} tokens; "
             f"allowed: {len(alphabet)} (single bytes) to what the text has"
         )
-    tokenizer.save(str(aside / "tokenizer.json"))
-    counts = {}
-    for part in STEMS:
-        with open(aside / f"{part}.bin", "wb") as file:
-            counts[part] = 0
-            lines = source.lines(part)
-            while block := list(islice(lines, 10_000)):
-                ids = np.fromiter(
-                    chain.from_iterable(encoding.ids for encoding in tokenizer.encode_batch(block)), TOKEN
-                )
-                ids.tofile(file)
-                counts[part] += len(ids)
-    (aside / "counts.json").write_text(json.dumps(counts))
-    aside.rename(folder)
+    aside = folder.with_suffix(".aside")
+    shutil.rmtree(aside, ignore_errors=True)  # under the lock, a dead process's
+    try:
+        aside.mkdir(parents=True)
+        (aside / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
+        counts = {part: _write_tokens(aside / f"{part}.bin", source.lines(part), tokenizer) for part in STEMS}
+        (aside / "counts.json").write_text(json.dumps(counts))
+        aside.rename(folder)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise _unwritable(folder, error) from error
+
+
+def _write_tokens(path: Path, lines: Iterator[str], tokenizer: Any) -> int:
+    """The lines' token ids, one after the other; how many."""
+    count = 0
+    with open(path, "wb") as file:
+        while block := list(islice(lines, 10_000)):
+            ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in tokenizer.encode_batch(block)), TOKEN)
+            file.write(ids.tobytes())
+            count += len(ids)
+    return count
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path}: {error.strerror}; make room, or set NOISESCALE_CACHE to another folder; the same command goes on"
+    )
 
 
 def _find(name: TextName) -> _Source:
@@ -211,7 +222,11 @@ def _hub_lines(name: str, part: Part) -> Iterator[str]:
 @contextmanager
 def _only_process(path: Path) -> Iterator[None]:
     """Waits for its turn; the kernel drops a dead process's lock."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w")  # noqa: SIM115
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -101,13 +101,25 @@ def test_a_full_disk_leaves_the_tables_as_they_were(disk, tmp_path):
     assert collect_records(suite.records, disk / "tables", "smoke") == 1
 
 
-def test_a_full_disk_under_the_cache_of_texts(disk, monkeypatch):
+@pytest.mark.parametrize("leave", [0, 4096, 16384])
+def test_a_full_disk_under_the_cache_of_texts(disk, monkeypatch, leave):
+    """Whichever file it is that doesn't fit; what was begun makes room again."""
     pytest.importorskip("tokenizers", reason="make setup TASK=lm installs tokenizers")
     monkeypatch.setenv("NOISESCALE_CACHE", str(disk))
-    with pytest.raises((OSError, UserError), match=r"No space left|requested and"):
+    fill(disk, leave)
+    with pytest.raises(UserError, match=r"/text/embedded-512-.*: No space left on device; make room"):
         open_corpus("embedded", 512)
+    assert not list(disk.rglob("*.aside"))
     remount(disk, "size=64m")
     assert len(open_corpus("embedded", 512).train) > 10_000
+
+
+def test_a_cache_that_cannot_be_written_is_one_message(disk, monkeypatch):
+    pytest.importorskip("tokenizers", reason="make setup TASK=lm installs tokenizers")
+    monkeypatch.setenv("NOISESCALE_CACHE", str(disk / "cache"))
+    remount(disk, "ro")
+    with pytest.raises(UserError, match=r"/cache/text.*: Read-only file system; .*NOISESCALE_CACHE"):
+        open_corpus("embedded", 512)
 
 
 @pytest.mark.slow
