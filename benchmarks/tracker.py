@@ -1,8 +1,13 @@
-"""What measuring costs, over the same loop without it: `python benchmarks/tracker.py`.
+"""What measuring costs, over the same loop without it: `python benchmarks/tracker.py [section ...] [model ...]`.
 
-Steps with and without the tracker take turns on one thread; printed is the median ratio of their times with the middle
-half of the turns. Times are CPU seconds of the process, so that other jobs on the machine matter little; under DDP, of
-both gloo ranks together, so that waiting for each other doesn't hide anything.
+Sections are accumulation, ddp and examples. Steps with and without the tracker take turns on one thread; printed is the
+median ratio of their times with the middle half of the turns. Both run on one and the same model (under DDP's bucket
+hook, which stays, on two), because two equal models differ by several per cent in where their tensors lie. Times are
+CPU seconds of the process; under DDP, of both gloo ranks together, so that waiting for each other doesn't hide
+anything.
+
+glibc gives large buffers back to the system and takes them again, more often or less with where small tensors happen to
+lie; `MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000` takes that out of both loops.
 """
 
 import contextlib
@@ -25,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from noisescale import NoiseTracker
 
-TURNS = 41
+TURNS = 21
 MICRO, PARTS = 32, 4
 
 
@@ -109,17 +114,56 @@ def loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
 
 
-def turns(plain: Callable[[], None], measured: Callable[[], None], total: Callable[[float], float]) -> list[float]:
-    """Ratio of CPU times turn by turn; `total` adds a time up over ranks."""
+Attach = Callable[[NoiseTracker], None]
+
+
+class Loop:
+    """One model's training loop, with a tracker or without."""
+
+    def __init__(self, model: nn.Module, pieces: list[tuple[Tensor, Tensor]]):
+        self.model, self.pieces = model, pieces
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(self, tracker: NoiseTracker | None) -> None:
+        for i, piece in enumerate(self.pieces):
+            last = isinstance(self.model, DistributedDataParallel) and i < len(self.pieces) - 1
+            with self.model.no_sync() if last else contextlib.nullcontext():  # type: ignore[operator]
+                (loss(self.model, *piece) / len(self.pieces)).backward()
+            if tracker is not None:
+                tracker.micro_batch(len(piece[0]))
+        if tracker is not None:
+            tracker.step()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], float]) -> list[float]:
+    """Ratio of CPU times turn by turn, each of as many steps as take 50 ms; `total` adds a time up over ranks."""
+    kept = NoiseTracker(measured.model) if measured is not plain else None
+    if kept is not None:
+        attach(kept)
+
+    def seconds(loop: Loop, track: bool, steps: int) -> float:
+        tracker = kept or (NoiseTracker(loop.model) if track else None)
+        if tracker is not None and kept is None:
+            attach(tracker)
+        loop.step(tracker)  # sets things up, and checks example hooks
+        started = time.process_time()
+        for _ in range(steps):
+            loop.step(tracker)
+        spent = time.process_time() - started
+        if tracker is not None and kept is None:
+            tracker.close()
+        return total(spent)
+
+    steps = max(1, round(0.05 / seconds(plain, False, 3) * 3))
     ratios = []
-    for turn in range(TURNS + 3):
-        seconds = {}
-        for step in (plain, measured) if turn % 2 else (measured, plain):
-            started = time.process_time()
-            step()
-            seconds[step] = total(time.process_time() - started)
-        if turn >= 3:
-            ratios.append(seconds[measured] / seconds[plain])
+    for turn in range(TURNS + 2):
+        found = {}
+        for track in (False, True) if turn % 2 else (True, False):
+            found[track] = seconds(measured if track else plain, track, steps)
+        if turn >= 2:
+            ratios.append(found[True] / found[False])
     return ratios
 
 
@@ -127,62 +171,28 @@ def accumulation(make: Callable[[], nn.Module], shape: tuple[int, ...], kind: st
     """A step of 4 micro-batches of 32, plain or under DDP with leaf hooks or the bucket hook."""
     pieces = [batch(shape, MICRO) for _ in range(PARTS)]
 
-    def stepper(measure: bool) -> Callable[[], None]:
+    def loop() -> Loop:
         torch.manual_seed(0)
-        bare = make()
-        model = bare if kind == "one process" else DistributedDataParallel(bare)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        tracker = NoiseTracker(model) if measure else None
-        if tracker is not None and kind == "DDP, bucket hook":
-            tracker.use_ddp_hook()
-
-        def step() -> None:
-            for i, piece in enumerate(pieces):
-                last = isinstance(model, DistributedDataParallel) and i < PARTS - 1
-                with model.no_sync() if last else contextlib.nullcontext():  # type: ignore[operator]
-                    (loss(model, *piece) / PARTS).backward()
-                if tracker is not None:
-                    tracker.micro_batch(MICRO)
-            if tracker is not None:
-                tracker.step()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
+        return Loop(make() if kind == "one process" else DistributedDataParallel(make()), pieces)
 
     def total(seconds: float) -> float:
         if kind == "one process":
             return seconds
-        both = torch.tensor(seconds)
+        both = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(both)
         return float(both)
 
-    return turns(stepper(False), stepper(True), total)
+    plain = loop()
+    if kind == "DDP, bucket hook":
+        return turns(plain, loop(), NoiseTracker.use_ddp_hook, total)
+    return turns(plain, plain, lambda tracker: None, total)
 
 
 def examples(make: Callable[[], nn.Module], shape: tuple[int, ...], size: int) -> list[float]:
     """A plain step of `size` examples, against the same with the norm of every example."""
-    data = batch(shape, size)
-
-    def stepper(measure: bool) -> Callable[[], None]:
-        torch.manual_seed(0)
-        model = make()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        tracker = NoiseTracker(model) if measure else None
-        if tracker is not None:
-            tracker.use_example_hooks()
-
-        def step() -> None:
-            loss(model, *data).backward()
-            if tracker is not None:
-                tracker.micro_batch(size)
-                tracker.step()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
-    return turns(stepper(False), stepper(True), lambda seconds: seconds)
+    torch.manual_seed(0)
+    loop = Loop(make(), [batch(shape, size)])
+    return turns(loop, loop, NoiseTracker.use_example_hooks, lambda seconds: seconds)
 
 
 def rank(index: int, folder: str, name: str, kind: str) -> None:
@@ -199,21 +209,27 @@ def report(name: str, kind: str, ratios: list[float]) -> None:
     print(f"{name:<22}{kind:<28}{middle:>7.3f}   ({low:.3f} to {high:.3f})", flush=True)
 
 
-def main() -> None:
+def main(asked: list[str]) -> None:
     torch.set_num_threads(1)
     multiprocessing.set_forkserver_preload(["torch", "noisescale"])
+    every = ["accumulation", "ddp", "examples"]
+    sections = [section for section in every if section in asked] or every
     print(f"time over the same loop without the tracker, median and middle half of {TURNS} turns")
     for name, (make, shape) in LARGE.items():
-        size = sum(p.numel() for p in make().parameters()) / 1e6
-        label = f"{name}, {size:.1f} M"
-        report(label, f"{PARTS} × {MICRO}, one process", accumulation(make, shape, "one process"))
-        for kind in ("DDP, leaf hooks", "DDP, bucket hook"):
+        if set(asked) - set(sections) and name not in asked:
+            continue
+        label = f"{name}, {sum(p.numel() for p in make().parameters()) / 1e6:.1f} M"
+        if "accumulation" in sections:
+            report(label, f"{PARTS} × {MICRO}, one process", accumulation(make, shape, "one process"))
+        for kind in ("DDP, leaf hooks", "DDP, bucket hook") if "ddp" in sections else ():
             with tempfile.TemporaryDirectory() as folder:
                 mp.start_processes(rank, (folder, name, kind), nprocs=2, start_method="spawn")
-    for size in (32, 128):
-        for name, (make, shape) in SMALL.items():
+    for name, (make, shape) in SMALL.items() if "examples" in sections else ():
+        if set(asked) - set(sections) and name not in asked:
+            continue
+        for size in (32, 128):
             report(name, f"every example of {size}", examples(make, shape, size))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -14,16 +14,16 @@ from noisescale import sharded
 from noisescale.columns import Columns
 from noisescale.ddp import CommHook, mean_over_ranks, measured
 from noisescale.ghost import GhostNorms
-from noisescale.parts import Layout, StepSums, norm, weights_of
+from noisescale.parts import Layout, StepSums, weights_of
 from noisescale.precondition import inverse_roots
-
-Norms = dict[str, tuple[Tensor, ...]]  # by parameter: |w G|, and the preconditioned one where asked for
+from noisescale.sheet import Sheet, write_norm
 
 ONE_PART = "only one part: no two gradients to compare"
 NO_GRADIENT = "no gradient"
 UNHOOKED = "a parameter began to train in the middle of a step"
 TWO_BACKWARDS = "two backward passes reached one parameter within one part"
 REDUCED_TWICE = "gradients were reduced more than once: accumulate under no_sync"
+NOT_CLEARED = "the gradients of the step before were still there: zero_grad() is missing"
 
 
 class Collector:
@@ -40,41 +40,53 @@ class Collector:
         self.sharded = sharded.is_sharded(model)
         if optimizer is not None and self.sharded:
             raise ValueError("precondition needs whole parameters: under fully_shard each rank holds a part of √v")
+        self._averaged_by_user = group is not None and not isinstance(model, DistributedDataParallel)
         if isinstance(model, DistributedDataParallel) and group is None:
             group = model.process_group
         self.group = group
         self.ranks = dist.get_world_size(group) if group is not None or self.sharded else 1
         self._model, self._columns, self._optimizer = model, columns, optimizer
-        self.device = next(iter(columns.parameters.values())).device
-        self._zero = torch.zeros((), device=self.device)
+        self._index = {name: i for i, name in enumerate(columns.parameters)}
+        self._parameters = list(columns.parameters.values())
         self.kinds = 1 if optimizer is None else 2
+        self._sheet = self._new_sheet()
         self._from_buckets = False
         self._ghost: GhostNorms | None = None
-        self._hooked: set[str] = set()
+        self._hooked = [False] * len(self._parameters)
         self._closed = False
         self._handles: list[Any] = []
+        self._left: list[tuple[int, int] | None] = [None] * len(self._parameters)
         self.start(True)
         if self.sharded:
             self._handles += sharded.hook_unsharded(model, columns.canonical, self._hook)
-            self._hooked.update(columns.parameters)
+            self._hooked = [True] * len(self._parameters)
+
+    @property
+    def device(self) -> torch.device:
+        return self._sheet.device
 
     def start(self, on: bool) -> None:
         """Begin a step; look at its gradients only if `on`."""
         self._on = on
-        self._parts: list[Norms] = []
+        self._part = 0
         self._counts: list[int] = []
         self._examples: list[float] = []
         self._weights: list[float | None] = []
         self._problem = ""
+        self._touched = False  # since the last part was closed
+        self._last = [-1] * len(self._parameters)  # part in which each parameter was seen
+        self._closing: list[tuple[int, int] | None] = []
         self._inverse: dict[int, Tensor] = {}
-        self._norms: Norms = {}
         if self._ghost is not None:
             self._ghost.on = on
+        if not on:
+            return
+        self._row: list[tuple[Tensor, ...]] = []
         if not self.sharded:
-            for name, p in self._columns.parameters.items():
-                if p.requires_grad and name not in self._hooked:
-                    self._handles.append(self._hook(name, p))
-                    self._hooked.add(name)
+            for name, i in self._index.items():
+                if not self._hooked[i] and self._parameters[i].requires_grad:
+                    self._handles.append(self._hook(name, self._parameters[i]))
+                    self._hooked[i] = True
 
     def close_part(self, examples: float, weight: float | None) -> None:
         """The backward pass of `examples` examples has ended. Raises ValueError where nothing is watched any more."""
@@ -87,44 +99,53 @@ class Collector:
             return
         self._examples.append(examples)
         self._weights.append(weight)
+        self._closing = self._versions()
+        if self._from_buckets:
+            return
+        count, row = 1, self._row or self._open()
         if self._ghost is not None:
             count = round(examples)
-            rows = self._ghost.take(count)
-            self._parts.append({name: (of_examples.sum().sqrt(),) for name, of_examples in rows.items()})
-            self._counts.append(count)
-        elif not self._from_buckets:
-            self._parts.append(self._norms)
-            self._counts.append(1)
-            self._norms = {}
+            for name, of_examples in self._ghost.take(count).items():
+                torch.sqrt(of_examples.sum(), out=row[0][self._index[name]])
+        self._counts.append(count)
+        self._touched = False
+        self._part += 1
+        self._row = []
 
     def norms(self, scaler: torch.amp.GradScaler | None, unscaled: bool) -> tuple[Tensor, Layout] | str:
-        """This rank's norms in one vector and what they are of; or why there are none."""
-        if self._norms and not (self._from_buckets and self._examples):
+        """This rank's norms in one vector and what they are of; or why there are none.
+
+        Raises:
+            ValueError: a backward pass after the last part, or gradients changed since.
+        """
+        if self._touched and not (self._from_buckets and self._examples):
             raise ValueError("a backward pass after the last micro_batch(): call micro_batch() after each one")
-        gradients = {n: p.grad for n, p in self._columns.parameters.items() if p.grad is not None}
         count = len(self._examples) if self._from_buckets else sum(self._counts)
-        if not gradients:
+        versions = self._versions()
+        if self._closing and not (unscaled or self._averaged_by_user) and versions != self._closing:
+            raise ValueError(
+                "gradients changed between the last micro_batch() and step(): call step() before clipping, zero_grad() "
+                "and scaler.unscale_(), or step(scaler, unscaled=True) after unscale_()"
+            )
+        self._left = versions
+        if all(version is None for version in versions):
             return NO_GRADIENT
-        if not self._hooked.issuperset(gradients):
+        if any(version is not None and not hooked for version, hooked in zip(versions, self._hooked, strict=True)):
             return UNHOOKED
         if count < (2 if self.ranks == 1 else 1):
             return ONE_PART
         if self._problem:
             return self._problem
-        if self.sharded:
-            mean: Norms = {n: (sharded.norm_of_shard(g),) for n, g in gradients.items()}
-        else:
-            mean = {n: self._norms_of(n, g) for n, g in gradients.items()}
-        parts = [self._norms] if self._from_buckets else self._parts
-        none = (self._zero,) * self.kinds
-        flat = [
-            norms.get(name, none)[kind]
-            for norms in (*parts, mean)
-            for kind in range(self.kinds)
-            for name in self._columns.parameters
-        ]
-        if scaler is not None:
-            flat.append(scaler.scale(torch.ones_like(self._zero)))
+        if not self._row and self._from_buckets:
+            self._open()
+        parts = 1 if self._from_buckets else self._part
+        row = self._sheet.open(parts)
+        for i, p in enumerate(self._parameters):
+            if p.grad is not None:
+                if self.sharded:
+                    row[0][i].copy_(sharded.norm_of_shard(p.grad))
+                else:
+                    self._write(i, p.grad, row)
         layout = Layout(
             tuple(self._examples),
             tuple(self._weights),
@@ -134,7 +155,10 @@ class Collector:
             mean_scaled=not unscaled,
         )
         weights_of(layout.weights)  # raises here and now where they don't fit, not when the block is full
-        return torch.stack(flat), layout
+        norms = self._sheet.copy(parts + 1)
+        if scaler is not None:
+            norms = torch.cat([norms, scaler.scale(norms.new_ones(1))])
+        return norms, layout
 
     def nothing(self) -> StepSums:
         """What a rank without norms sends: NaN, so that all ranks drop the step."""
@@ -152,10 +176,10 @@ class Collector:
         self.close()
         self._closed = False
         self._from_buckets = True
-        names = {id(p): name for name, p in self._columns.parameters.items()}
+        indices = {id(p): i for i, p in enumerate(self._parameters)}
 
         def see(parameter: Tensor, gradient: Tensor) -> None:
-            self._see(names[id(parameter)], gradient, REDUCED_TWICE)
+            self._see(indices[id(parameter)], gradient, REDUCED_TWICE)
 
         model.register_comm_hook(self.group if hook is None else state, measured(see, hook or mean_over_ranks))
 
@@ -175,22 +199,52 @@ class Collector:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._hooked = set(self._columns.parameters)
+        self._hooked = [True] * len(self._parameters)
         self._closed = True
 
+    def _open(self) -> list[tuple[Tensor, ...]]:
+        """The row of the part that begins; the model may have been moved since the tracker was made."""
+        if self._part == 0 and (self._parameters[0].device, self._parameters[0].dtype) != self._made_for:
+            self._sheet = self._new_sheet()
+        self._row = self._sheet.open(self._part)
+        return self._row
+
+    def _new_sheet(self) -> Sheet:
+        """Norms are kept in float32, in float64 where a parameter is."""
+        self._made_for = self._parameters[0].device, self._parameters[0].dtype
+        devices = {p.device for p in self._parameters}
+        if len(devices) > 1:
+            raise ValueError(f"the model's parameters are on {', '.join(map(str, devices))}: one device is needed")
+        wide = any(p.dtype in (torch.float64, torch.complex128) for p in self._parameters)
+        dtype = torch.float64 if wide else torch.float32
+        return Sheet(self.kinds, len(self._parameters), devices.pop(), dtype)
+
+    def _versions(self) -> list[tuple[int, int] | None]:
+        """Which tensor each gradient is, and how often it has been written to."""
+        return [None if p.grad is None else (id(p.grad), p.grad._version) for p in self._parameters]
+
     def _hook(self, name: str, parameter: Tensor) -> Any:
-        return parameter.register_hook(lambda gradient: self._see(name, gradient.detach(), TWO_BACKWARDS))
+        index = self._index[name]
+        return parameter.register_hook(lambda gradient: self._see(index, gradient, TWO_BACKWARDS))
 
-    def _see(self, name: str, gradient: Tensor, twice: str) -> None:
+    def _see(self, index: int, gradient: Tensor, twice: str) -> None:
         if self._on:
-            if name in self._norms:
+            if self._last[index] == self._part:
                 self._problem = twice
-            self._norms[name] = self._norms_of(name, gradient)
+            elif self._part == 0 and self._left[index] is not None and not self._from_buckets:
+                grad = self._parameters[index].grad
+                if grad is not None and (id(grad), grad._version) == self._left[index]:
+                    self._problem = NOT_CLEARED
+            self._last[index] = self._part
+            self._touched = True
+            gradient = gradient.detach() if gradient.requires_grad else gradient
+            self._write(index, gradient, self._row or self._open())
 
-    def _norms_of(self, name: str, gradient: Tensor) -> tuple[Tensor, ...]:
-        if self._optimizer is None:
-            return (norm(gradient),)
-        if not self._inverse:
-            self._inverse = inverse_roots(self._optimizer)
-        inverse = self._inverse.get(id(self._columns.parameters[name]), self._zero)
-        return norm(gradient), norm(gradient * inverse)
+    def _write(self, index: int, gradient: Tensor, row: list[tuple[Tensor, ...]]) -> None:
+        write_norm(gradient, row[0][index])
+        if self._optimizer is not None:
+            if not self._inverse:
+                self._inverse = inverse_roots(self._optimizer)
+            inverse = self._inverse.get(id(self._parameters[index]))
+            if inverse is not None:
+                write_norm(gradient * inverse, row[1][index])

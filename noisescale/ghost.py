@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from noisescale.columns import plain_name
 from noisescale.layers import RULES
-from noisescale.parts import HALF
 from noisescale.recurrent import Record, lstm, refusal
+from noisescale.sheet import HALF
 from noisescale.uses import Use, sq_norms
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_weight
 
-from noisescale.uses import Outer, Rows, Use, Whole
+from noisescale.uses import Formed, Outer, Rows, Use, Whole
 
 Rule = Callable[[Any, Tensor, Tensor], dict[str, Use]]
 
@@ -32,7 +32,7 @@ def embedding(layer: nn.Embedding, ids: Tensor, g: Tensor) -> dict[str, Use]:
 
 
 def convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor, g: Tensor) -> dict[str, Use]:
-    """(B, out, in / groups, kernel) by the fastest of three ways to the same sums."""
+    """The weight's gradients (B, out, in / groups, kernel): formed, or as products where positions are few."""
     bias = Whole(g.flatten(2).sum(2))
     padding = layer.padding
     if layer.padding_mode != "zeros" or isinstance(padding, str):
@@ -43,24 +43,24 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor, g: Tensor) -> dict[str,
         x, g = x[:, :, None], g[:, :, None]
         shape = tuple((first, *one) for first, one in zip((1, 1, 0, 1), shape, strict=True))
     kernel, stride, padding, dilation = shape
-    area = kernel[0] * kernel[1]
-    few = layer.in_channels // layer.groups * area <= 32 or x[0].numel() * area <= 8192
-    if x.is_cuda or few or area == 1:
-        u = g.flatten(2).unflatten(1, (layer.groups, -1))
-        patches = _patches(F.pad(x, (padding[1],) * 2 + (padding[0],) * 2), kernel, stride, dilation)
-        weight = u @ patches.unflatten(1, (layer.groups, -1)).transpose(2, 3)
-    elif area <= 9:  # the examples as groups of one convolution
+
+    def patches(x: Tensor) -> Tensor:
+        return _patches(F.pad(x, (padding[1],) * 2 + (padding[0],) * 2), kernel, stride, dilation)
+
+    def from_patches(x: Tensor, g: Tensor) -> Tensor:
+        u, v = (t.unflatten(1, (layer.groups, -1)) for t in (g.flatten(2), patches(x)))
+        return (u @ v.transpose(2, 3)).flatten(1)
+
+    def from_groups(x: Tensor, g: Tensor) -> Tensor:  # one convolution with the examples as its groups
         size = (len(x) * layer.out_channels, layer.in_channels // layer.groups, *kernel)
         one, out = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
-        weight = conv2d_weight(one, size, out, stride, padding, dilation, len(x) * layer.groups).unflatten(
-            0, (len(x), -1)
-        )
-    else:
-        size = (layer.out_channels, layer.in_channels // layer.groups, *kernel)
-        pairs = zip(x.split(1), g.split(1), strict=True)
-        each = [conv2d_weight(a, size, b, stride, padding, dilation, layer.groups) for a, b in pairs]
-        weight = torch.stack(each)
-    return {"weight": Whole(weight.flatten(1)), "bias": bias}
+        return conv2d_weight(one, size, out, stride, padding, dilation, len(x) * layer.groups).view(len(x), -1)
+
+    area, positions = kernel[0] * kernel[1], g[0, 0].numel()
+    width = layer.in_channels * area
+    if layer.groups == 1 and positions * (width + layer.out_channels) < width * layer.out_channels:
+        return {"weight": Outer(g.flatten(2).transpose(1, 2), patches(x).transpose(1, 2)), "bias": bias}
+    return {"weight": Formed(x, g, from_patches if x.is_cuda or area == 1 else from_groups), "bias": bias}
 
 
 def layer_norm(layer: nn.LayerNorm, x: Tensor, g: Tensor) -> dict[str, Use]:

@@ -13,15 +13,6 @@ from torch import Tensor
 from noisescale.columns import Columns
 from noisescale.estimators import Moments, from_sums
 
-HALF = (torch.float16, torch.bfloat16)
-
-
-def norm(gradient: Tensor) -> Tensor:
-    """|g| in float32 or better. Not squared: in fp16's range the square of 300 is infinite and of 1e-4 zero."""
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    return torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in HALF else None)
-
 
 class Part(NamedTuple):
     r"""`count` gradients G_j of equal weight: Σ_j |w_j G_j|² by column, Var G_j over Σ, their examples and Σ_j w_j.

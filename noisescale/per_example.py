@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from noisescale.parts import norm
+from noisescale.sheet import norm
 from noisescale.undisturbed import undisturbed
 
 Loss = Callable[[Any, Any], Tensor]

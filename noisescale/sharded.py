@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from noisescale.parts import norm
+from noisescale.sheet import norm
 
 
 def is_sharded(model: nn.Module) -> bool:

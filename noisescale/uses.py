@@ -7,11 +7,13 @@ positions are few, because |Σ_t u_t v_tᵀ|² = Σ_{t,s} (u_t·u_s)(v_t·v_s).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+TOGETHER = 16  # examples whose gradients are formed at once
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,26 @@ class Whole:
 
     def total(self) -> Tensor:
         return self.gradient.sum(0)
+
+
+@dataclass(frozen=True)
+class Formed:
+    r"""`gradients(x, g)`, shape (b, numel), of any b of the examples' inputs and output gradients.
+
+    Formed for a few examples at a time: those of a whole batch are as large as B models, and far slower once they
+    leave the cache.
+    """
+
+    x: Tensor
+    g: Tensor
+    gradients: Callable[[Tensor, Tensor], Tensor]
+
+    def pieces(self) -> Iterator[Tensor]:
+        for x, g in zip(self.x.split(TOGETHER), self.g.split(TOGETHER), strict=True):
+            yield self.gradients(x, g)
+
+    def total(self) -> Tensor:
+        return torch.stack([piece.sum(0) for piece in self.pieces()]).sum(0)
 
 
 @dataclass(frozen=True)
@@ -52,17 +74,18 @@ class Rows:
         return table.index_add_(0, self.ids.flatten(), self.gradient.flatten(0, 1))
 
 
-Use = Whole | Outer | Rows
+Use = Whole | Formed | Outer | Rows
 
 
 def sq_norms(uses: Sequence[Use]) -> Tensor:
     """|per-example gradient|² of one parameter from all its uses, shape (B,)."""
-    if all(isinstance(use, Whole) for use in uses):
-        gradients = [use.gradient for use in uses if isinstance(use, Whole)]
+    if len(uses) == 1 and isinstance(uses[0], Formed):
+        return torch.cat([_sq(piece) for piece in uses[0].pieces()])
+    if any(isinstance(use, Whole | Formed) for use in uses):
+        gradients = [_whole(use) for use in uses]
         return _sq(gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0))
     outers = [use for use in uses if isinstance(use, Outer)]
     rows = [use for use in uses if isinstance(use, Rows)]
-    assert len(outers) + len(rows) == len(uses), "a parameter used both as a matrix and otherwise"
     found = []
     if outers:
         outer = outers[0]
@@ -79,6 +102,15 @@ def sq_norms(uses: Sequence[Use]) -> Tensor:
             index = row.ids[:, None, :].expand(-1, outer.u.shape[1], -1)
             found.append(2 * (outer.u.gather(2, index) * _gram(outer.v, row.gradient)).sum((1, 2)))
     return torch.stack(found).sum(0)
+
+
+def _whole(use: Use) -> Tensor:
+    if isinstance(use, Formed):
+        return torch.cat(list(use.pieces()))
+    if isinstance(use, Outer):
+        return (use.u.transpose(1, 2) @ use.v).flatten(1)
+    assert isinstance(use, Whole), "an embedding's table is never a vector's or a convolution's weight"
+    return use.gradient
 
 
 def _outer_sq(use: Outer) -> Tensor:

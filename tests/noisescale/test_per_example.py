@@ -68,8 +68,7 @@ class Layers(nn.Module):
 
 def squares(tracker):
     """Σ over the examples of the last part, by parameter."""
-    (norms,) = tracker._collector._parts
-    return torch.stack([norms[name][0] ** 2 for name in tracker.columns.parameters])
+    return tracker._collector._sheet.copy(1) ** 2
 
 
 CASES = {
@@ -81,6 +80,8 @@ CASES = {
     "conv2d circular": (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (3, 2, 6, 5)),
     "conv2d 1x1 strided": (nn.Conv2d(2, 3, 1, stride=2), (3, 2, 6, 5)),
     "conv2d depthwise": (nn.Conv2d(4, 4, 3, groups=4), (3, 4, 6, 5)),
+    "conv2d on few positions": (nn.Conv2d(8, 9, 3, stride=2, padding=1), (18, 8, 3, 2)),
+    "conv2d of more examples than are formed at once": (nn.Conv2d(2, 3, 3), (18, 2, 6, 5)),
     "conv1d": (nn.Conv1d(2, 4, 3, stride=2, padding=1, dilation=2), (3, 2, 9)),
     "layer norm over two": (nn.LayerNorm((3, 4)), (3, 2, 3, 4)),
     "layer norm without bias": (nn.LayerNorm(4, bias=False), (3, 4)),
@@ -146,6 +147,31 @@ def test_padding_rows_have_no_gradient():
     tracker.close()
     each = [torch.autograd.grad(model(ids[i : i + 1]).square().sum(), model[0].weight)[0] for i in range(6)]
     assert ghost.item() == pytest.approx(sum((g**2).sum().item() for g in each))
+
+
+def test_a_convolution_that_is_called_on_two_sizes():
+    """Few positions once, many the other time: one gradient, from two kinds of sums."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 8, 3, padding=1).double()
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return (self.layer(x) ** 2).mean((1, 2, 3)) + (self.layer(x[:, :, :2, :2]) ** 3).mean((1, 2, 3))
+
+    model, x = Twice(), torch.randn(5, 8, 12, 12, dtype=torch.float64)
+    tracker = NoiseTracker(model, groups=lambda name: name)
+    tracker.use_example_hooks()
+    model(x).mean().backward()
+    tracker.micro_batch(5)
+    ghost = squares(tracker) * 25
+    tracker.close()
+    for value, p in zip(ghost, model.parameters(), strict=True):
+        each = [torch.autograd.grad(model(x[i : i + 1]).mean(), p)[0] for i in range(5)]
+        assert value.item() == pytest.approx(sum((g**2).sum().item() for g in each), rel=1e-9)
 
 
 def train(name, way):

@@ -216,6 +216,62 @@ def test_two_backward_passes_in_one_part_are_not_taken_for_one():
     assert tracker.skipped["two backward passes reached one parameter within one part"] == 1
 
 
+@pytest.mark.parametrize("spoil", ["clip", "zero", "replace", "unscale"])
+def test_gradients_changed_before_step_are_an_error_not_a_number(spoil):
+    model, batch = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    for piece in zip(*(t.split(6) for t in batch), strict=True):
+        (loss(model, piece) / 2).backward()
+        tracker.micro_batch(6)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=1.0)
+    if spoil == "clip":
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    elif spoil == "zero":
+        optimizer.zero_grad(set_to_none=False)
+    elif spoil == "replace":
+        for p in model.parameters():
+            p.grad = p.grad / 2
+    else:
+        scaler.scale(torch.zeros(()))  # makes the scale
+        scaler.unscale_(optimizer)
+        tracker.step(scaler, unscaled=True)  # said, so nothing is wrong
+        assert tracker.estimate().steps == 1
+        return
+    with pytest.raises(ValueError, match=r"gradients changed between the last micro_batch\(\) and step\(\)"):
+        tracker.step()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False, None])
+def test_gradients_that_were_not_cleared_are_not_measured(set_to_none):
+    model, batch = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    for _ in range(3):
+        accumulate(model, tracker, batch, [6, 6])
+        if set_to_none is not None:
+            model.zero_grad(set_to_none)
+    left_out = 2 if set_to_none is None else 0
+    assert tracker.estimate().steps == pytest.approx(3 - left_out) and tracker.estimate().dropped == left_out
+    assert_same(tracker.estimate(), truth(model, batch, [6, 6]))
+
+
+def test_a_model_that_is_moved_or_made_complex_is_measured_all_the_same():
+    model, batch = build("mlp", torch.float32), data("mlp")
+    tracker = NoiseTracker(model)
+    model.double()
+    accumulate(model, tracker, batch, [6, 6])
+    assert_same(tracker.estimate(), truth(model, batch, [6, 6]))
+    weight = nn.Parameter(torch.tensor([1 + 2j, 3 - 1j]))
+    holder = nn.ParameterList([weight])
+    tracker = NoiseTracker(holder)
+    for x in (1.0, 3.0):
+        ((weight.real + 2 * weight.imag).sum() * x / 2).backward()
+        tracker.micro_batch(1)
+    tracker.step()
+    assert tracker.estimate().trace_cov == pytest.approx(10 * 2) and tracker.estimate().grad_sq_norm == pytest.approx(
+        10 * (4 - 1)
+    )
+
+
 def test_channels_last_and_sparse_gradients():
     model, batch, sizes = build("cnn"), data("cnn"), [4, 4, 4]
     model[0].to(memory_format=torch.channels_last)
