@@ -1,7 +1,8 @@
 """From a sweep's committed tables to its verdict: `python -m experiments.analyse results/digits-small [goal ...]`.
 
-tables → crossings of each goal → best learning rate at each batch size → fit of S = S_min (1 + B_crit/B) → B_simple and
-B_noise of the tuned runs beside it. Writes `crossings.csv` and `fits.csv` and prints the table.
+tables → crossings of each goal (in its span, where the learning rate is cut: `experiments.spans`) → best learning rate
+at each batch size → fit of S = S_min (1 + B_crit/B) → B_simple and B_noise of the tuned runs beside it. Writes
+`crossings.csv` and `fits.csv` and prints the table.
 """
 
 import sys
@@ -17,6 +18,7 @@ from experiments.errors import UserError
 from experiments.fit import GoalFit, fit_goal, fits_frame
 from experiments.goals import choose_goals
 from experiments.layout import text_table, with_interval
+from experiments.spans import split
 from experiments.tables import read_tables, write_csv
 from experiments.tuning import grids
 from experiments.verdict import FACTOR, judge_task, tally
@@ -37,16 +39,17 @@ def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]
         raise UserError(
             f"{folder}: no goal was reached at enough batch sizes; name goals, or sweep more batch sizes or longer"
         )
-    rows = cross(tables, chosen)
+    parts = list(split(tables, chosen))
+    rows = pd.concat([cross(part, goals) for part, goals in parts], ignore_index=True)
     diverged = set(tables.runs.loc[tables.runs["status"] == "diverged", "run_id"])
     fits, best = [], np.zeros(len(rows), bool)
-    for goal in chosen:
+    for part, goal in ((part, goal) for part, goals in parts for goal in goals):
         goal_rows = rows[rows["goal"] == goal]
         found = grids(goal_rows, diverged)
         winners = {grid.batch_size: grid.lrs[grid.best()] for grid in found}
         tuned = goal_rows[goal_rows["lr"] == goal_rows["batch_size"].map(winners)]
         best[tuned.index] = True
-        fits.append(fit_goal(tables, goal, found, tuned))
+        fits.append(fit_goal(part, goal, found, tuned))
     write_csv(rows.drop(columns="run_id").assign(best=best), folder / "crossings.csv")
     write_csv(fits_frame(fits), folder / "fits.csv")
     return fits

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -97,7 +98,8 @@ class RunConfig:
     """All that decides a run's numbers. `batch_size` and `micro_batch` count the task's unit.
 
     The run ends once the metric has been at `stop_metric` or better for `stop_patience` evaluations in a row, or at
-    `max_steps`.
+    `max_steps`. `lr` is divided by ten whenever the mean of the last `stop_patience` evaluations passes the next of
+    `lr_cuts` (`experiments.spans`).
     """
 
     task: Annotated[Any, BeforeValidator(_task_config)]
@@ -110,6 +112,7 @@ class RunConfig:
     max_steps: Count
     stop_metric: float | None
     stop_patience: Count = 3
+    lr_cuts: tuple[float, ...] | None = None
 
     @property
     def run_id(self) -> str:
@@ -275,12 +278,11 @@ def check(suite: SuiteConfig) -> None:
             f"batch_size={max(sizes)} is larger than the data ({limit} {unit}s) without replacement; "
             "allowed: task.replacement=true or smaller batches"
         )
-    for easy, hard in zip(sweep.goals, sweep.goals[1:], strict=False):
-        if not metric.better(hard, easy) or hard == easy:
-            way = "falling" if metric.direction == "min" else "rising"
-            raise UserError(
-                f"sweep.goals={list(sweep.goals)}: {hard:g} after {easy:g}; {metric.name} goals must be {way}"
-            )
+    for key, values in (("sweep.goals", sweep.goals), ("lr_cuts", run.lr_cuts or ())):
+        for easy, hard in pairwise(values):
+            if not metric.better(hard, easy) or hard == easy:
+                way = "falling" if metric.direction == "min" else "rising"
+                raise UserError(f"{key}={list(values)}: {hard:g} after {easy:g}; {metric.name} goals must be {way}")
     if run.stop_metric is not None and not metric.better(run.stop_metric, sweep.goals[-1]):
         raise UserError(
             f"stop_metric={run.stop_metric:g} would end runs before the last goal {sweep.goals[-1]:g}; "

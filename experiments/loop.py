@@ -2,7 +2,7 @@
 
 A batch is cut into micro-batches; each one's gradient gets a buffer of its own, its squared norm is one dot product,
 and the sum steps the optimizer. Measuring only reads, so training is the same bit for bit without it. Norms are raw:
-before clipping, before the optimizer.
+before clipping, before the optimizer. Several ranks may share a run (`experiments.distributed`).
 """
 
 import math
@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from experiments.config import OptimizerConfig, RunConfig
+from experiments.distributed import ALONE, Ranks
 from experiments.environment import git_sha, versions
 from experiments.flat import FlatModel
 from experiments.meter import NoiseMeter
 from experiments.record import RunRecord
 from experiments.rmsprop import RMSpropTF
+from experiments.spans import CUT, beginnings
 from experiments.tasks.base import Stateful, Task
 
 
@@ -72,10 +74,11 @@ def make_optimizer(
 
 
 class Trainer:
-    """One run: `config` on `task`, resumable at any step."""
+    """One run: `config` on `task`, resumable at any step; `ranks` share its micro-batches."""
 
-    def __init__(self, config: RunConfig, task: Task, device: torch.device):
-        self.config, self.task, self.device = config, task, device
+    def __init__(self, config: RunConfig, task: Task, device: torch.device, ranks: Ranks = ALONE):
+        ranks.check(config, task)
+        self.config, self.task, self.device, self.ranks = config, task, device, ranks
         self.flat = FlatModel(task.model)
         self.optimizer = make_optimizer(config.optimizer, self.flat.vector, config.lr, config.batch_size)
         self.parts = config.batch_size // config.micro_size
@@ -87,18 +90,24 @@ class Trainer:
         self.noise = NoiseMeter(config, task, self.flat, self.optimizer, device)
         self.step = 0
         self.rows: list[dict[str, Any]] = []
+        self.begins = [0]  # the rows from which on each learning rate is in use
         self.past_goal = 0
         self.seconds = self.eval_seconds = self.measure_seconds = 0.0
         torch.manual_seed(config.seed)
+
+    @property
+    def examples(self) -> int:
+        """Processed so far, in the task's unit."""
+        return self.step * self.config.batch_size
 
     def train_step(self) -> None:
         """One optimizer step on one batch."""
         task, total = self.task, self.total
         batch = task.batch(self.config.batch_size // task.sample_size, self.generator)
         micro_samples = self.config.micro_size // task.sample_size
-        pieces = zip(*(tensor.split(micro_samples) for tensor in batch), strict=True)
+        pieces = list(zip(*(tensor.split(micro_samples) for tensor in batch), strict=True))
         squares: list[Tensor] = []
-        for i, piece in enumerate(pieces):
+        for i, piece in enumerate(pieces[self.ranks.rank :: self.ranks.world]):
             part, views = (self.part, self.part_views) if i else (total, self.total_views)
             self.flat.differentiate(task.loss(piece), views)
             if self.parts > 1:
@@ -106,8 +115,9 @@ class Trainer:
             if i:
                 total.add_(part)
         if self.parts > 1:
+            self.ranks.add_up(total)
             total.div_(self.parts)
-            self.noise.add(squares, self.noise.norms(total))
+            self.noise.add(self.ranks.gather(squares, self.parts), self.noise.norms(total))
         if self.config.optimizer.clip is not None:
             torch.nn.utils.clip_grad_norm_([self.flat.vector], self.config.optimizer.clip)
         self.optimizer.step()
@@ -117,13 +127,13 @@ class Trainer:
         """Add a row to the curve; the run's status if it ends here."""
         config, task = self.config, self.task
         started = time.perf_counter()
-        loss, metric = task.evaluate()
+        loss, metric = self.ranks.first_says(task.evaluate)
         evaluated = time.perf_counter()
         measured = self.noise.row(self.step)
         self.eval_seconds += evaluated - started
         self.measure_seconds += time.perf_counter() - evaluated
-        examples = self.step * config.batch_size
-        self.rows.append({"step": self.step, "examples": examples, "loss": loss, "metric": metric, **measured})
+        self.rows.append({"step": self.step, "examples": self.examples, "loss": loss, "metric": metric, **measured})
+        self._cut_learning_rate()
         if not (math.isfinite(loss) and math.isfinite(metric)):
             return "diverged"
         passed = config.stop_metric is not None and task.metric.better(metric, config.stop_metric)
@@ -132,21 +142,37 @@ class Trainer:
             return "reached"
         return "not_reached" if self.step >= config.max_steps else None
 
+    def _cut_learning_rate(self) -> None:
+        """Where the last evaluations passed the next of the config's `lr_cuts`."""
+        if self.config.lr_cuts:
+            metric = [row["metric"] for row in self.rows]
+            direction, patience = self.task.metric.direction, self.config.stop_patience
+            self.begins = beginnings(metric, direction, self.config.lr_cuts, patience)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.config.lr * CUT ** (len(self.begins) - 1)
+
+    def _next_evaluation(self, spaced: list[int]) -> int:
+        """The step of it; they are `spaced` from the start, and anew from each cut of the learning rate."""
+        if not self.rows:
+            return 0
+        begun, last = self.rows[self.begins[-1]]["step"], self.rows[-1]["step"]
+        return min(begun + next(step for step in spaced if begun + step > last), self.config.max_steps)
+
     def run(self, record: RunRecord, checkpoint_seconds: float, on_row: Callable[[], None] = lambda: None) -> Summary:
         """Train to the end, from the record's checkpoint if there is one."""
-        state = record.load_checkpoint(self.device)
+        state = self.ranks.checkpoint(record, self.device)
         if state is not None:
             self.load_state_dict(state)
         before = self.seconds
         started = saved = time.perf_counter()
-        steps = evaluation_steps(self.config.measure.evaluations_per_octave, self.config.max_steps)
-        due = [step for step in steps if not self.rows or step > self.rows[-1]["step"]]
+        spaced = evaluation_steps(self.config.measure.evaluations_per_octave, self.config.max_steps)
         status = None
-        for target in due:
+        while status is None:
+            target = self._next_evaluation(spaced)
             while self.step < target:
                 self.train_step()
                 self.noise.probe_if_due(self.step)
-                if time.perf_counter() - saved > checkpoint_seconds:
+                if self.ranks.first and time.perf_counter() - saved > checkpoint_seconds:
                     self.seconds = before + time.perf_counter() - started
                     record.save_curve(self.rows, self.noise.group_rows)
                     record.save_checkpoint(self.state_dict())
@@ -155,11 +181,9 @@ class Trainer:
             self.seconds = before + time.perf_counter() - started
             self.rows[-1]["seconds"] = self.seconds
             on_row()
-            if status is not None:
-                break
-        assert status is not None
         summary = self.summary(status)
-        record.finish(self.rows, self.noise.group_rows, asdict(summary))
+        if self.ranks.first:
+            record.finish(self.rows, self.noise.group_rows, asdict(summary))
         return summary
 
     def summary(self, status: str) -> Summary:
@@ -170,7 +194,7 @@ class Trainer:
         return Summary(
             status=status,
             step=self.step,
-            examples=self.step * self.config.batch_size,
+            examples=self.examples,
             best_metric=pick(metrics, default=math.nan),
             parameters=self.flat.vector.numel(),
             sample_size=self.task.sample_size,
@@ -178,7 +202,7 @@ class Trainer:
             seconds=self.seconds,
             eval_seconds=self.eval_seconds,
             measure_seconds=self.measure_seconds,
-            device=f"{self.device.type} ({name})",
+            device=f"{self.device.type} ({name})" + (f" x {self.ranks.world}" if self.ranks.world > 1 else ""),
             versions=versions(),
             git_sha=git_sha(),
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -205,6 +229,7 @@ class Trainer:
         """Go on exactly where `state_dict` was taken (a `Stateful` task as exactly as it can)."""
         self.step, self.rows, self.past_goal = state["step"], state["rows"], state["past_goal"]
         self.seconds, self.eval_seconds, self.measure_seconds = state["clock"]
+        self._cut_learning_rate()
         self.flat.vector.data.copy_(state["vector"])
         for buffer, saved in zip(self.flat.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)

@@ -56,16 +56,25 @@ POINTS_OF = {
 UNITS = {"BillionWord": "token", "Dota1v1": "frame"} | dict.fromkeys(ATARI, "frame")
 
 
+COMMITTED = Path(__file__).parent.parent / "results"
+
+
+def _read(results: Path, name: str) -> pd.DataFrame:
+    """A table of the paper's, from this checkout where `results` is a folder without them."""
+    own = results / "paper" / name
+    return pd.read_csv(own if own.exists() else COMMITTED / "paper" / name)
+
+
 @cache
 def points(results: Path) -> pd.DataFrame:
     """Columns task, goal, batch_size, steps, examples."""
-    return pd.read_csv(results / "paper" / "pareto_points_digitised.csv")
+    return _read(results, "pareto_points_digitised.csv")
 
 
 @cache
 def refits(results: Path) -> pd.DataFrame:
     """Columns task, goal, n, S_min, E_min, B_crit, rel_se_Bcrit."""
-    return pd.read_csv(results / "paper" / "pareto_refits.csv")
+    return _read(results, "pareto_refits.csv")
 
 
 @cache
@@ -75,7 +84,7 @@ def table1(results: Path) -> dict[str, dict[str, Estimate]]:
     Where the paper gives a range of games, the value is its geometric middle and the ends are its ends. The paper gives
     no errors: low and high equal the value elsewhere, and NaN stands for what it doesn't give.
     """
-    rows = pd.read_csv(results / "paper" / "table1.csv").set_index("task")
+    rows = _read(results, "table1.csv").set_index("task")
     found: dict[str, dict[str, Estimate]] = {}
     for task, row in rows.iterrows():
         found[str(task)] = {}
@@ -88,5 +97,5 @@ def table1(results: Path) -> dict[str, dict[str, Estimate]]:
 
 def unit(results: Path, task: str) -> str:
     """What B counts in a row of Table 1."""
-    rows = pd.read_csv(results / "paper" / "table1.csv").set_index("task")
+    rows = _read(results, "table1.csv").set_index("task")
     return str(rows.loc[task, "unit"])

@@ -21,10 +21,11 @@ from experiments.collect import collect
 from experiments.conclude import conclude
 from experiments.config import SuiteConfig
 from experiments.cost import price
-from experiments.crossings import crossings
+from experiments.distributed import rank_count
 from experiments.errors import UserError
 from experiments.record import RunRecord, write_atomically
 from experiments.search import Outcome, Point, wanted
+from experiments.spans import steps_to
 from experiments.tables import same_experiment
 from experiments.tasks import TASKS
 from experiments.tracking import mirrored
@@ -73,18 +74,22 @@ class Sweep:
             if found is None:
                 return False
             status, curve = found[1]["status"], found[2]
-        self.finished[point] = self._outcome(status, curve)
+        self.finished[point] = self._outcome(point, status, curve)
         self.statuses[status] += 1
         return True
 
-    def _outcome(self, status: str, curve: pd.DataFrame) -> Outcome:
-        step, metric = curve["step"].to_numpy(float), curve["metric"].to_numpy(float)
-        steps, reached = crossings(step, metric, self._metric.direction, self.suite.sweep.goals)
+    def _outcome(self, point: Point, status: str, curve: pd.DataFrame) -> Outcome:
+        run = self.suite.point(*point)
+        steps, reached = steps_to(curve, self._metric.direction, self.suite.sweep.goals, run.lr_cuts, run.stop_patience)
         return Outcome([float(s) for s in np.where(reached, steps, np.inf)], status == "diverged")
 
 
 def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
     """Until nothing is wanted; then the verdict. `launch` trains the given shares and returns when all have ended."""
+    if rank_count() > 1:
+        raise UserError(
+            f"{rank_count()} ranks share one run, not a sweep; add hydra.mode=RUN, or start it without torchrun"
+        )
     sweep = Sweep(suite)
     points = sweep.wanted()
     say(f"{suite.name}: {len(sweep.finished)} runs done, {len(points)} to make now")

@@ -2,11 +2,13 @@
 
 import sys
 import traceback
+from contextlib import nullcontext
 
 import torch
 from omegaconf import DictConfig
 
 from experiments.config import RunConfig, SuiteConfig, parse
+from experiments.distributed import ALONE, Ranks, joined, own_device
 from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
@@ -20,23 +22,29 @@ def train(config: DictConfig) -> None:
     torch.set_num_threads(suite.threads)
     single = (suite.run.batch_size, suite.run.lr, suite.run.seed)
     runs = [suite.point(*point) for point in suite.points] if suite.points is not None else [suite.point(*single)]
-    for run in runs:
-        record = RunRecord(suite.records / run.run_id)
-        try:
-            train_one(suite, run, record)
-        except (Exception, OverTimeError) as error:
-            _note(record, f"{traceback.format_exc()}\n{type(error).__name__}: {error}\n")
+    with joined(own_device(torch.device(suite.device))) as ranks:
+        for run in runs:
+            record = RunRecord(suite.records / run.run_id)
+            try:
+                train_one(suite, run, record, ranks)
+            except (Exception, OverTimeError) as error:
+                _note(record, f"{traceback.format_exc()}\n{type(error).__name__}: {error}\n")
+                if ranks.world > 1:
+                    raise  # the other ranks wait for this one, until torchrun ends them
 
 
-def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord) -> None:
-    """One run, unless it is finished, by this process or, while we waited for it, by another."""
-    with record.lock(), time_limit(suite.cluster.run_seconds, record.fail):
-        if record.read() is not None:
+def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord, ranks: Ranks = ALONE) -> None:
+    """One run, unless it is finished, by this process or, while we waited for it, by another. Of several ranks the
+    first holds the record."""
+    held = record.lock() if ranks.first else nullcontext()
+    with held, time_limit(suite.cluster.run_seconds, record.fail):
+        if ranks.first_says(lambda: record.read() is not None):
             return
-        record.start(run)
-        device = torch.device(suite.device)
+        if ranks.first:
+            record.start(run)
+        device = own_device(torch.device(suite.device))
         _, build = TASKS[run.task.name]
-        Trainer(run, build(run.task, run.seed, device), device).run(record, suite.checkpoint_seconds)
+        Trainer(run, build(run.task, run.seed, device), device, ranks).run(record, suite.checkpoint_seconds)
 
 
 def _note(record: RunRecord, message: str) -> None:
