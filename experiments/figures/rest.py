@@ -3,14 +3,18 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.figures.style import COLOURS, PAGE, log_axis, mark, nothing_yet
+from experiments.figures.fronts import GOALS_SHOWN, draw_fronts, spread
+from experiments.figures.style import COLOURS, GREY, PAGE, PALE, log_axis, mark, nothing_yet, number, shades
 from experiments.figures.sweeps import b_simple_along, metric_name, tuned_runs
-from experiments.figures.tasks import missing
+from experiments.figures.tasks import missing, sweep_of
 from experiments.summary import summarise
 
 GAMMAS = (1.0, 0.9, 0.5, 0.1)
+ADAPTIVE = "python -m experiments.adaptive task=svhn preset=small micro_batch=16"
+LAGS = "python -m experiments.autocorrelation task=svhn_adam preset=small batch_size=64 lr=0.0012"
 
 
 def figure8(results: Path) -> Figure:
@@ -50,29 +54,62 @@ def _tokens_to(curves, level: float) -> float:
 
 
 def figure16(results: Path) -> Figure:
-    """Left, fixed against adaptive batch sizes, measured; right, the fronts that theory predicts for a given γ."""
-    del results
-    figure = Figure(figsize=(PAGE, 2.7))
+    """Left, fixed and adaptive batch sizes, measured; right, in units of S_min and E_min over theory's fronts."""
+    figure = Figure(figsize=(PAGE, 2.9))
     left, right = figure.subplots(1, 2)
-    nothing_yet(left, "Adaptive against fixed batch size, SVHN", "not measured here yet")
     excess = np.geomspace(0.02, 50, 200)
-    for gamma, colour in zip(GAMMAS, COLOURS, strict=False):
-        right.plot(1 + excess, 1 + gamma / excess, color=colour, label=f"γ = {gamma:g}")
+    for gamma, colour in zip(GAMMAS, shades(len(GAMMAS)), strict=True):
+        right.plot(1 + excess, 1 + gamma / excess, color=colour, label=f"theory, γ = {gamma:g}")
+    right.set_title("S/S_min − 1 = γ/(E/E_min − 1); γ = 1: fixed B")
+    sweep = sweep_of(results, "svhn")
+    path = sweep.tables.folder / "adaptive.csv" if sweep else None
+    if sweep is None or path is None or not path.exists():
+        nothing_yet(left, "Adaptive against fixed batch size, SVHN", missing("svhn") + f"\n{ADAPTIVE}")
+    else:
+        table = pd.read_csv(path)
+        draw_fronts(left, sweep, results, None, f"{sweep.name}: fixed B, and B = √(r B_simple) as stars")
+        shown = spread(sweep.fits, GOALS_SHOWN)
+        for fit, colour in zip(shown, shades(len(shown)), strict=True):
+            rows = table[(table["goal"] == fit.goal) & table["reached"]]
+            left.plot(rows["steps"], rows["examples"], "*", color=colour, markersize=8, mec="black", mew=0.5, zorder=4)
+            units = rows["steps"] / fit.s_min.value, rows["examples"] / fit.e_min.value
+            right.plot(*units, "*", color=colour, markersize=6, label=f"measured, to {number(fit.goal)}")
     log_axis(right.xaxis, 1.0, 20.0)
     log_axis(right.yaxis, 1.0, 20.0)
     right.set_xlim(0.95, 20)
     right.set_ylim(0.95, 20)
     right.set_xlabel("steps S/S_min")
     right.set_ylabel("examples E/E_min")
-    right.set_title("S/S_min − 1 = γ/(E/E_min − 1); γ = 1: fixed B")
-    right.legend()
+    right.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=6.5)
     return figure
 
 
 def figure18(results: Path) -> Figure:
-    """Autocorrelation of gradients under Adam."""
-    del results
-    return _not_yet("Autocorrelation of gradients under Adam, SVHN")
+    """Autocorrelation of the true gradient along a run, by default SVHN's under Adam."""
+    figure = Figure(figsize=(PAGE * 0.6, 2.7))
+    axes = figure.subplots()
+    found = sorted(path for path in results.glob("*/autocorrelation.csv") if not path.parent.name.endswith("-smoke"))
+    chosen = next((path for path in found if path.parent.name.startswith("svhn_adam-")), found[0] if found else None)
+    if chosen is None:
+        nothing_yet(axes, "Autocorrelation of the gradient under Adam, SVHN", f"not measured here yet:\n{LAGS}")
+        return figure
+    table = pd.read_csv(chosen)
+    for i, (goal, rows) in enumerate(table.groupby("goal", sort=False)):
+        lows, highs = rows["correlation"] - rows["correlation_low"], rows["correlation_high"] - rows["correlation"]
+        style = {"color": COLOURS[i % len(COLOURS)], "marker": mark(i), "label": f"from goal {goal:g}"}
+        axes.errorbar(rows["lag"], rows["correlation"], yerr=[lows, highs], elinewidth=0.8, **style)
+    first = table.iloc[0]
+    if np.isfinite(first["beta1"]):
+        memory = 1 / (1 - first["beta1"])
+        label = f"1/(1 − β₁) = {memory:.3g}, what Adam averages over"
+        axes.axvline(memory, color=GREY, linestyle=":", linewidth=0.9, label=label)
+    axes.axhline(0, color=PALE, linewidth=0.7)
+    log_axis(axes.xaxis, table["lag"].min(), table["lag"].max())
+    axes.set_title(f"{chosen.parent.name}, B = {first['batch_size']:,.0f}, learning rate {first['lr']:g}")
+    axes.set_xlabel("steps apart, τ")
+    axes.set_ylabel("⟨G(t)·G(t+τ)⟩ / ⟨|G|²⟩")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    return figure
 
 
 def figure19(results: Path) -> Figure:

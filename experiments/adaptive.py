@@ -1,0 +1,217 @@
+"""A batch size that follows the noise scale, against fixed ones (Fig. 16).
+
+`python -m experiments.adaptive task=svhn preset=small micro_batch=16` trains with B = √(r · B_simple), from two
+micro-batches up to the sweep's largest batch, for several prices r of a step in examples, on a grid of learning rates
+around the sweep's rule for the first batch. B_simple is the run's own, of its micro-batches, and B and the learning
+rate move at evaluations. Of each r and goal the learning rate of least E + r S counts; the sweep's fixed-batch front is
+read from its `fits.csv`. Runs are records, so the same command goes on where it stopped.
+"""
+
+import math
+import multiprocessing
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import Field
+
+from experiments.config import Positive, RunConfig, SuiteConfig, frozen, run_id_of
+from experiments.crossings import crossings
+from experiments.entry import run as start
+from experiments.errors import UserError
+from experiments.loop import Trainer
+from experiments.record import RunRecord
+from experiments.search import grid_lr
+from experiments.tables import write_csv
+from experiments.tasks import TASKS, Task
+from noisescale.schedule import AdaptiveBatchSize
+
+
+@frozen
+class AdaptiveConfig:
+    """`r`: what a step is worth, in the task's unit; one point of the adaptive front each."""
+
+    r: Annotated[tuple[Positive, ...], Field(min_length=1)] = (16, 64, 256)
+
+
+class Job(NamedTuple):
+    """A run whose first batch is `run.batch_size`."""
+
+    run: RunConfig
+    r: float
+    largest: int
+
+    @property
+    def run_id(self) -> str:
+        return run_id_of(asdict(self.run) | {"adaptive": {"r": self.r, "largest": self.largest}})
+
+
+class AdaptiveTrainer(Trainer):
+    """A `Trainer` whose batch size and learning rate are the schedule's, which is asked at every evaluation."""
+
+    def __init__(self, job: Job, task: Task, device: torch.device, alpha: float):
+        super().__init__(job.run, task, device)
+        first, unit = job.run.batch_size, job.run.micro_batch
+        self.schedule = AdaptiveBatchSize(
+            job.r, start=first, smallest=first, largest=job.largest, unit=unit, alpha=alpha
+        )
+        self.changed = (0, 0)
+
+    @property
+    def examples(self) -> int:
+        step, examples = self.changed
+        return examples + (self.step - step) * self.config.batch_size
+
+    def evaluate(self) -> str | None:
+        status = super().evaluate()
+        self.schedule.update(self.noise.average.estimate())
+        if self.schedule.batch_size != self.config.batch_size:
+            self.changed = (self.step, self.examples)
+            self._resize()
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.config.lr * self.schedule.lr_factor
+        return status
+
+    def _resize(self) -> None:
+        self.config = replace(self.config, batch_size=self.schedule.batch_size)
+        self.parts = self.schedule.accumulation
+        self.noise.batch_size = self.schedule.batch_size
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"schedule": self.schedule.state_dict(), "changed": list(self.changed)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.schedule.load_state_dict(state["schedule"])
+        self.changed = (state["changed"][0], state["changed"][1])
+        self._resize()
+
+
+def plan(suite: SuiteConfig, config: AdaptiveConfig) -> list[Job]:
+    """Every r, at every learning rate of the grid, with every seed."""
+    sweep, first, largest = suite.sweep, 2 * suite.run.micro_batch, max(suite.sweep.batch_sizes)
+    if first >= largest:
+        raise UserError(
+            f"micro_batch={suite.run.micro_batch}: batches of two or more leave nothing to adapt up to the sweep's "
+            f"largest, {largest}\nallowed: below {largest // 2}"
+        )
+    half = sweep.points // 2
+    lrs = [grid_lr(sweep, first, j) for j in range(-half, half + 1)]
+    return [
+        Job(suite.point(first, lr, seed), r, largest) for r in config.r for lr in lrs for seed in range(sweep.seeds)
+    ]
+
+
+def train(suite: SuiteConfig, job: Job) -> None:
+    """One run, unless it is done."""
+    torch.set_num_threads(suite.threads)
+    record = _record(suite, job)
+    with record.lock():
+        if record.read() is None:
+            device = torch.device(suite.device)
+            task = TASKS[job.run.task.name][1](job.run.task, job.run.seed, device)
+            record.start(job.run)
+            AdaptiveTrainer(job, task, device, suite.sweep.alpha).run(record, suite.checkpoint_seconds)
+
+
+def _record(suite: SuiteConfig, job: Job) -> RunRecord:
+    return RunRecord(suite.records.with_name(f"{suite.records.name}-adaptive") / job.run_id)
+
+
+def path(curve: pd.DataFrame) -> pd.DataFrame:
+    """At each evaluation, the batch size of the steps that led there and B_simple as the run knew it."""
+    rows = curve[["step", "examples", "metric", "b_simple"]].iloc[1:].copy()
+    rows.insert(2, "batch_size", np.diff(curve["examples"]) // np.diff(curve["step"]))
+    return rows
+
+
+def gamma(curve: pd.DataFrame, steps: float) -> float:
+    """(∫√𝓑 ds)² / (∫ds ∫𝓑 ds) up to `steps`, ds = dS/(1 + 𝓑/B): 1 where 𝓑 doesn't change, and what an adaptive batch
+    then gains nothing on (App. D). Steps at which the run knew no positive B_simple are left out; NaN without any."""
+    walked = np.diff(np.minimum(curve["step"], steps))
+    noise, size = curve["b_simple"].to_numpy(float)[1:], path(curve)["batch_size"].to_numpy(float)
+    known = (noise > 0) & (walked > 0)
+    if not known.any():
+        return math.nan
+    noise, ds = noise[known], walked[known] / (1 + noise[known] / size[known])
+    return float((np.sqrt(noise) @ ds) ** 2 / (ds.sum() * (noise @ ds)))
+
+
+def arrivals(suite: SuiteConfig, jobs: list[Job]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(a row a run and goal, a row a run and evaluation) of finished runs."""
+    direction = TASKS[suite.run.task.name][1].metric.direction  # type: ignore[attr-defined]
+    rows, paths = [], []
+    for job in jobs:
+        done = _record(suite, job).read()
+        assert done is not None
+        curve = done[2]
+        step, metric = curve["step"].to_numpy(float), curve["metric"].to_numpy(float)
+        setting = {"r": job.r, "lr": job.run.lr, "seed": job.run.seed}
+        paths.append(path(curve).assign(**setting))
+        for goal, steps, reached in zip(
+            suite.sweep.goals, *crossings(step, metric, direction, suite.sweep.goals), strict=True
+        ):
+            examples = float(np.interp(steps, step, curve["examples"]))
+            found = {"goal": goal, "steps": steps, "examples": examples, "reached": reached}
+            rows.append(setting | found | {"gamma": gamma(curve, steps)})
+    return pd.DataFrame(rows), pd.concat(paths)[["r", "lr", "seed", *paths[0].columns.drop(["r", "lr", "seed"])]]
+
+
+def front(runs: pd.DataFrame, fits: pd.DataFrame) -> pd.DataFrame:
+    """A row a (goal, r): the best learning rate's steps and examples, geometric means over seeds, and beside them
+    `fixed_examples`, what the fixed-batch front takes for the same number of steps: E_min S/(S − S_min).
+
+    `over_fixed` is examples over those; both NaN where S isn't above the front's S_min.
+    """
+    found = []
+    fits = fits.set_index("goal")
+    for (goal, r), rows in runs.groupby(["goal", "r"], sort=False):
+        cost = np.log(rows["examples"] + r * rows["steps"]).where(rows["reached"], np.inf)
+        lr = cost.groupby(rows["lr"]).mean().idxmin()
+        best = rows[rows["lr"] == lr]
+        steps, examples = (float(np.exp(np.log(best[key]).mean())) for key in ("steps", "examples"))
+        s_min, e_min = (float(fits[key].get(goal, np.nan)) for key in ("s_min", "e_min"))
+        fixed = e_min * steps / (steps - s_min) if steps > s_min else math.nan
+        found.append(
+            {
+                "goal": goal,
+                "r": r,
+                "lr": lr,
+                "seeds": len(best),
+                "reached": bool(best["reached"].all()),
+                "steps": steps,
+                "examples": examples,
+                "gamma": best["gamma"].mean(),
+                "fixed_examples": fixed,
+                "over_fixed": examples / fixed,
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def measure(suite: SuiteConfig, config: AdaptiveConfig) -> pd.DataFrame:
+    """`adaptive.csv`, `adaptive_runs.csv` and `adaptive_paths.csv` beside the sweep's tables."""
+    fits = suite.tables / "fits.csv"
+    if not fits.exists():
+        raise UserError(f"no {fits}: the fixed batch sizes come first\nmake sweep TASK={suite.run.task.name}")
+    jobs = plan(suite, config)
+    with ProcessPoolExecutor(suite.cluster.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for number, _ in enumerate(pool.map(partial(train, suite), jobs), 1):
+            print(f"{number} of {len(jobs)} runs done", flush=True)
+    runs, paths = arrivals(suite, jobs)
+    table = front(runs, pd.read_csv(fits))
+    for name, frame in (("adaptive", table), ("adaptive_runs", runs), ("adaptive_paths", paths)):
+        write_csv(frame, suite.tables / f"{name}.csv")
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+    return table
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(start(sys.argv[1:], "adaptive", AdaptiveConfig, measure))

@@ -1,0 +1,93 @@
+"""What a sweep's answer owes to choices that the paper leaves open: the sweep again, smaller, with one of them changed.
+
+`python -m experiments.variations task=svhn_vae preset=small sweep.batch_sizes=[8,32,128] sweep.seeds=1` fits the sweep
+as it is and with each of the task's `VARIED` overrides, and puts the fits side by side. Goals are values of the loss,
+which a change of its scaling moves too, so compare B_crit and B_simple, not steps.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.analyse import analyse
+from experiments.collect import collect
+from experiments.config import SuiteConfig, load
+from experiments.errors import UserError
+from experiments.fit import fits_frame
+from experiments.search import Point
+from experiments.sweep import Sweep, train_wanted
+from experiments.tables import write_csv
+from experiments.worker import train_one
+
+MOMENTUM = ("optimizer.name=momentum", "optimizer.momentum=0.9", "sweep.alpha=1.0")
+MOMENTUM += tuple(f"optimizer.{key}=null" for key in ("beta1", "beta2", "eps"))
+VARIED: dict[str, dict[str, tuple[str, ...]]] = {
+    "svhn_autoencoder": {
+        "as chosen": (),
+        "latent 16": ("task.latent=16",),
+        "momentum": (*MOMENTUM, "sweep.lr=8"),
+    },
+    "svhn_vae": {
+        "as chosen": (),
+        "latent 16": ("task.latent=16",),
+        "pixel_std 0.2": ("task.pixel_std=0.2",),
+        "momentum": (*MOMENTUM, "sweep.lr=8"),
+    },
+}
+COLUMNS = ["goal", "s_min", "e_min", "b_crit", "b_crit_low", "b_crit_high", "b_crit_status"]
+COLUMNS += ["b_simple_avg", "b_simple_avg_low", "b_simple_avg_high", "verdict", "remark"]
+
+
+def fitted(suite: SuiteConfig) -> pd.DataFrame:
+    """The fits of a sweep that is trained in this process, but for what is done."""
+
+    def launch(shares: list[list[Point]]) -> None:
+        for number, points in enumerate(shares):
+            for point in points:
+                run = suite.point(*point)
+                train_one(suite, run, sweep.record(point))
+            print(f"{suite.tables}: {number + 1} of {len(shares)} shares of this round done", flush=True)
+
+    sweep = Sweep(suite)
+    train_wanted(sweep, sweep.wanted(), launch)
+    collect(suite)
+    return fits_frame(analyse(suite.tables, suite.sweep.goals))
+
+
+def measure(arguments: Sequence[str]) -> pd.DataFrame:
+    """`variations.csv`, a row a variation and goal."""
+    chosen = load(arguments)
+    varied = VARIED.get(chosen.run.task.name)
+    if varied is None:
+        raise UserError(f"task={chosen.run.task.name}: nothing of it is varied; allowed: {', '.join(VARIED)}")
+    rows = []
+    for name, overrides in varied.items():
+        suite = load([*arguments, *overrides])
+        own = Path(chosen.runs) / f"{chosen.name}-variations" / name.replace(" ", "-")
+        found = fitted(replace(suite, results=str(own / "results"), runs=str(own)))
+        rows.append(found[COLUMNS].assign(variation=name))
+    table = pd.concat(rows)[["variation", *COLUMNS]]
+    chosen.tables.mkdir(parents=True, exist_ok=True)
+    write_csv(table, chosen.tables / "variations.csv")
+    shown = ["variation", "goal", "b_crit", "b_crit_low", "b_crit_high", "b_simple_avg"]
+    print(table[shown].to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+    return table
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Arguments as of `experiments.train`."""
+    try:
+        measure(arguments)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main(sys.argv[1:]))
