@@ -45,6 +45,7 @@ def test_every_task_has_its_file_and_its_presets():
         ("optimizer.name=adam", r"optimizer: adam needs beta1 and eps"),
         ("micro_batch=48", r"micro_batch=48 does not divide batch_size=64"),
         ("sweep.goals=[0.1,0.2]", r"sweep\.goals=\[0\.1, 0\.2\]: .*must be falling"),
+        ("lr_cuts=[0.1,0.2]", r"lr_cuts=\[0\.1, 0\.2\]: .*must be falling"),
         ("stop_metric=0.5", r"stop_metric=0\.5 .*allowed: at most 0\.01"),
         ("device=gpu", r"device=gpu: no such device; allowed: cpu"),
         ("sweep.batch_sizes=[64,64]", r"sweep\.batch_sizes=\[64, 64\]: a batch size stands there twice"),
@@ -110,6 +111,13 @@ def test_the_run_id_is_the_science():
     ]
     ids = {replace(suite.run, **change).run_id for change in changes}
     assert len(ids) == len(changes) and suite.run.run_id not in ids
+
+
+def test_the_run_id_knows_no_device_and_no_ranks(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    here, there = (load(["task=svhn", "preset=smoke", f"device={device}"]) for device in ("cpu", "cuda:1"))
+    assert here.device != there.device and here.run.run_id == there.run.run_id
 
 
 def test_streams_differ_by_seed_and_batch_size_and_not_by_learning_rate():

@@ -6,10 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from synthetic_tables import Planted, plant, save
 
 from experiments.analyse import analyse
+from experiments.config import RunConfig, load
+from experiments.loop import Trainer, evaluation_steps
+from experiments.record import RunRecord
 from experiments.spans import beginnings, number, span, split, steps_to
+from experiments.tasks import TASKS
 
 CUT = 0.4
 TRUTHS = Planted(start=20, slope=0.5), Planted(start=200, slope=1.0)
@@ -103,3 +108,46 @@ def test_without_cuts_nothing_is_split():
     tables = plant()
     ((part, goals),) = split(tables, [0.3, 0.1])
     assert part is tables and goals == [0.3, 0.1]
+
+
+def cut_run() -> RunConfig:
+    run = load(["task=digits", "preset=smoke", "batch_size=64", "lr=0.2", "lr_cuts=[0.5,0.2]"]).run
+    return replace(run, max_steps=400, stop_metric=None)
+
+
+def trained(run: RunConfig, record: RunRecord, at=lambda trainer: None) -> Trainer:
+    cpu = torch.device("cpu")
+    trainer = Trainer(run, TASKS["digits"][1](run.task, run.seed, cpu), cpu)
+    record.start(run)
+    trainer.run(record, 0.0, lambda: at(trainer))
+    return trainer
+
+
+def test_a_run_cuts_its_learning_rate_by_ten_and_looks_more_often_after_it(tmp_path):
+    rates = []
+    found = trained(cut_run(), RunRecord(tmp_path), lambda t: rates.append(t.optimizer.param_groups[0]["lr"]))
+    metric = [row["metric"] for row in found.rows]
+    begins = beginnings(metric, "min", [0.5, 0.2], 3)
+    assert len(begins) == 3 and found.begins == begins
+    expected = [0.2 * 0.1 ** sum(i >= begin for begin in begins[1:]) for i in range(len(rates))]
+    assert rates == pytest.approx(expected)
+    step = [row["step"] for row in found.rows]
+    for begin in begins[1:]:
+        assert [at - step[begin] for at in step[begin + 1 : begin + 4]] == [1, 2, 3]
+    assert step[: begins[1] + 1] == evaluation_steps(6, 400)[: begins[1] + 1] and step[-1] == 400
+
+
+def test_a_run_killed_after_a_cut_goes_on_at_the_lower_rate_bit_for_bit(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def kill(trainer: Trainer) -> None:
+        if len(trainer.begins) == 2 and trainer.rows[trainer.begins[1]]["step"] + 9 < trainer.step:
+            raise Killed
+
+    whole = trained(cut_run(), RunRecord(tmp_path / "whole"))
+    with pytest.raises(Killed):
+        trained(cut_run(), RunRecord(tmp_path / "cut"), kill)
+    resumed = trained(cut_run(), RunRecord(tmp_path / "cut"))
+    assert torch.equal(resumed.flat.vector, whole.flat.vector)
+    assert [row["metric"] for row in resumed.rows] == [row["metric"] for row in whole.rows]
