@@ -1,10 +1,13 @@
 """Finished records → the committed tables: `python -m experiments.collect task=digits preset=small`.
 
-A run that is in the tables stays there, whatever happens to its record.
+A run that is in the tables stays there, whatever happens to its record. A table holds one experiment: records that
+were spoilt or renamed, or that differ in more than batch size, learning rate, seed and budget, are named and left out.
 """
 
 import json
 import sys
+from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pyarrow as pa
 from experiments.config import RECORD_VERSION, SuiteConfig, load, run_id_of
 from experiments.errors import UserError
 from experiments.record import CURVE_COLUMNS, RunRecord, exclusive, write_parquet
+from experiments.tables import ONE_SWEEP, check_can_grow, differs, experiment
 from experiments.tasks import TASKS
 
 NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at")
@@ -22,36 +26,47 @@ OF_A_RUN = ("sample_size", "data", "parameters", "status", "step", "examples", "
 
 
 def collect(suite: SuiteConfig) -> int:
-    """Add the finished records of `suite` to its tables; the number of runs that are new there."""
-    return collect_records(suite.records, suite.tables, suite.preset)
-
-
-def collect_records(records: Path, tables: Path, preset: str) -> int:
-    """The records below `records` into `runs.parquet` and `curves.parquet` of `tables` (and `groups.parquet`, where a
-    task names groups), sorted by batch size, learning rate and seed; the number of runs that are new.
+    """The finished records of `suite` into `runs.parquet` and `curves.parquet` of its tables (and `groups.parquet`,
+    where its task names groups), sorted by batch size, learning rate and seed; the number of runs that are new there.
+    `UserError` where the tables hold another experiment.
     """
-    with exclusive(tables / ".lock"):
-        return _collect(records, tables, preset)
+    with exclusive(suite.tables / ".lock"):
+        return _collect(suite)
 
 
-def _collect(records: Path, tables: Path, preset: str) -> int:
+def _collect(suite: SuiteConfig) -> int:
+    tables, wanted = suite.tables, experiment(asdict(suite.run))
     old = pd.read_parquet(tables / "runs.parquet") if (tables / "runs.parquet").exists() else pd.DataFrame()
+    if len(old):
+        check_can_grow(tables / "runs.parquet", old, asdict(suite.run))
     known = set(old["run_id"]) if len(old) else set()
+    alike = old.iloc[0].to_dict() if len(old) else None
     rows: list[dict[str, Any]] = []
     curves: list[pa.Table] = []
     details: dict[str, list[pd.DataFrame]] = {"curves": [], "groups": []}
-    for folder in sorted(records.glob("*-*")):
+    left_out: defaultdict[str, list[str]] = defaultdict(list)
+    for folder in sorted(suite.records.glob("*-*")):
+        if folder.name in known or not (folder / "summary.json").exists():
+            continue
         record = RunRecord(folder)
-        found = record.read_arrow() if folder.name not in known else None
-        if found is not None:
-            config, summary, curve = found
-            if not _is_ours(folder.name, config, summary, curve):
-                print(f"{folder}: left out, as it is no record of this suite's")
-                continue
-            groups = record.read_groups()
-            rows.append(_row(folder.name, preset, config, summary))
-            curves.append(curve.append_column("run_id", pa.repeat(pa.scalar(folder.name), len(curve))))
-            details["groups"] += [] if groups is None else [groups.assign(run_id=folder.name)]
+        found = record.read_arrow()
+        if found is None or not _is_ours(folder.name, *found):
+            left_out["spoilt, renamed or of another record version"].append(folder.name)
+            continue
+        made, summary, curve = found
+        row = _row(folder.name, suite.preset, made, summary)
+        difference = _difference(row, alike or row) or differs(experiment(made), wanted)
+        if difference:
+            left_out[f"of another experiment: {difference}"].append(folder.name)
+            continue
+        alike = alike or row
+        groups = record.read_groups()
+        rows.append(row)
+        curves.append(curve.append_column("run_id", pa.repeat(pa.scalar(folder.name), len(curve))))
+        details["groups"] += [] if groups is None else [groups.assign(run_id=folder.name)]
+    for reason, names in left_out.items():
+        some = ", ".join(names[:5]) + ", …" * (len(names) > 5)
+        print(f"{suite.records}: left out {len(names)} records, {reason} ({some})")
     if not rows:
         return 0
     details["curves"].append(pa.concat_tables(curves).to_pandas())
@@ -87,6 +102,14 @@ def _is_ours(run_id: str, config: dict[str, Any], summary: dict[str, Any], curve
     return task in TASKS and named == run_id and whole and all(key in summary for key in OF_A_RUN)
 
 
+def _difference(row: dict[str, Any], alike: dict[str, Any]) -> str | None:
+    """The first column in which all rows of a table are alike and this one isn't."""
+    for column in ONE_SWEEP:
+        if row[column] != alike[column]:
+            return f"{column} is {alike[column]} and {row[column]}"
+    return None
+
+
 def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
     """A run's row in `runs.parquet`."""
     build = TASKS[config["task"]["name"]][1]
@@ -119,10 +142,10 @@ def main() -> int:
     """Of the sweep that the overrides name."""
     try:
         suite = load(sys.argv[1:])
+        print(f"{suite.name}: {collect(suite)} new runs in {suite.tables}")
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{suite.name}: {collect(suite)} new runs in {suite.tables}")
     return 0
 
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from experiments.config import RunConfig
+from experiments.config import RunConfig, run_id_of
 from experiments.errors import UserError
 
 CURVE_COLUMNS = {
@@ -152,6 +152,11 @@ class RunRecord:
         found = self.read_arrow()
         return None if found is None else (*found[:2], found[2].to_pandas(use_threads=False))
 
+    def is_done(self, run: RunConfig) -> bool:
+        """Whether this is the finished record of `run`, and no other's under its name."""
+        found = self.read()
+        return found is not None and run_id_of(found[0]) == run.run_id
+
     def read_arrow(self) -> tuple[dict[str, Any], dict[str, Any], pa.Table] | None:
         """What `read` gives, with the curve as an Arrow table: three times as fast, where there are thousands."""
         try:
@@ -162,9 +167,11 @@ class RunRecord:
             return None
 
     def read_summary(self) -> dict[str, Any] | None:
-        """How a finished run ended, or None if it isn't finished or its files are not what was written."""
+        """How a finished run of a sweep ended, or None where it isn't finished, or is spoilt, renamed or of another
+        record version."""
         try:
-            return self._unsealed()[0]
+            summary, files = self._unsealed()
+            return summary if run_id_of(json.loads(files["config.json"])) == self.run_id else None
         except UNREADABLE:
             return None
 

@@ -1,8 +1,9 @@
 """Where a sweep stands: `python -m experiments.status task=digits preset=small`, from its records and tables alone.
 
-A run is running where its lock is held, failed where its error is the last that was heard of it, and stopped where it
-was begun and is neither; the next `make sweep` goes on with failed and stopped ones. What is missing is what the search
-wants next; more may follow from what that gives.
+A run is running where its lock is held, failed where its error is the last that was heard of it, foreign where its
+files are finished but not what this code wrote under that name, and stopped where it was begun and is none of these;
+the next `make sweep` goes on with failed and stopped ones. What is missing is what the search wants next; more may
+follow from what that gives.
 """
 
 import fcntl
@@ -21,7 +22,8 @@ SHOWN = 20
 
 
 def look(suite: SuiteConfig) -> tuple[Counter[str], dict[str, str]]:
-    """How many runs are reached, not_reached, diverged, running, failed, stopped; and failed runs' errors by run_id."""
+    """How many runs are reached, not_reached, diverged, running, failed, foreign, stopped; and failed runs' errors by
+    run_id."""
     path = suite.tables / "runs.parquet"
     collected = pd.read_parquet(path, columns=["run_id", "status"]) if path.exists() else pd.DataFrame()
     known = dict(zip(collected["run_id"], collected["status"], strict=True)) if len(collected) else {}
@@ -35,6 +37,8 @@ def look(suite: SuiteConfig) -> tuple[Counter[str], dict[str, str]]:
             counts[summary["status"]] += 1
         elif is_held(folder / "lock"):
             counts["running"] += 1
+        elif (folder / "summary.json").exists():
+            counts["foreign"] += 1
         elif (folder / "error.txt").exists():
             counts["failed"] += 1
             errors[folder.name] = last_line(folder / "error.txt")
@@ -66,6 +70,8 @@ def report(suite: SuiteConfig) -> str:
         f"steps, {counts['diverged']} diverged), {counts['running']} running, {counts['stopped']} stopped, "
         f"{counts['failed']} failed, {len(missing)} missing"
     ]
+    if counts["foreign"]:
+        lines.append(f"  {counts['foreign']} records count for nothing: spoilt, renamed or of another record version")
     for run_id, error in list(errors.items())[:SHOWN]:
         config = RunRecord(suite.records / run_id).read_config() or {}
         point = " ".join(f"{key}={config[key]:g}" for key in ("batch_size", "lr", "seed") if key in config)

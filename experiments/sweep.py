@@ -19,14 +19,14 @@ import pandas as pd
 
 from experiments.collect import collect
 from experiments.conclude import conclude
-from experiments.config import SuiteConfig
+from experiments.config import SuiteConfig, run_id_of
 from experiments.cost import price
 from experiments.distributed import rank_count
 from experiments.errors import UserError
 from experiments.record import RunRecord, write_atomically
 from experiments.search import Outcome, Point, wanted
 from experiments.spans import steps_to
-from experiments.tables import same_experiment
+from experiments.tables import check_can_grow
 from experiments.tasks import TASKS
 from experiments.tracking import mirrored
 
@@ -47,9 +47,7 @@ class Sweep:
         self._status: dict[str, str] = {}
         if (suite.tables / "runs.parquet").exists():
             runs, curves = (pd.read_parquet(suite.tables / f"{name}.parquet") for name in ("runs", "curves"))
-            difference = same_experiment(runs, asdict(suite.run))
-            if difference:
-                raise UserError(f"{suite.tables}: {difference}")
+            check_can_grow(suite.tables / "runs.parquet", runs, asdict(suite.run))
             self._curves = {str(run_id): curve for run_id, curve in curves.groupby("run_id")}
             self._status = dict(zip(runs["run_id"], runs["status"], strict=True))
 
@@ -71,7 +69,7 @@ class Sweep:
             status, curve = self._status[run_id], self._curves[run_id]
         else:
             found = self.record(point).read()
-            if found is None:
+            if found is None or run_id_of(found[0]) != run_id:
                 return False
             status, curve = found[1]["status"], found[2]
         self.finished[point] = self._outcome(point, status, curve)

@@ -9,10 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from experiments.config import RECORD_VERSION
 from experiments.errors import UserError
 
 RESULTS = Path("results")
-ONE_SWEEP = ("task", "preset", "unit", "sample_size", "metric", "direction", "optimizer", "parameters", "data")
+ONE_SWEEP = (
+    *("task", "preset", "unit", "sample_size", "metric", "direction", "optimizer", "parameters", "data"),
+    "record_version",
+)
 # Of a run's config: the point, where the run ends, how it is measured and how its memory is saved.
 OF_A_RUN = ("batch_size", "lr", "seed", "max_steps", "stop_metric", "stop_patience", "measure", "micro_batch")
 
@@ -61,6 +65,18 @@ def read_tables(folder: Path) -> Tables:
     return Tables(folder, runs, curves.sort_values(["run_id", "step"]).reset_index(drop=True))
 
 
+def check_can_grow(path: Path, runs: pd.DataFrame, config: Mapping[str, Any]) -> None:
+    """`UserError` where new runs of `config` would not be of one experiment with `runs`, the table at `path`."""
+    for version in set(runs["record_version"]) - {RECORD_VERSION}:
+        raise UserError(
+            f"{path} holds runs of record version {version}, and what is made now is version {RECORD_VERSION}: the two "
+            "can't be fitted together; move its folder away (git keeps it), or choose another preset or results=…"
+        )
+    difference = same_experiment(runs, config)
+    if difference:
+        raise UserError(f"{path}: {difference}")
+
+
 def same_experiment(runs: pd.DataFrame, config: Mapping[str, Any]) -> str | None:
     """None where `runs` belong to one experiment with `config`, a run's whole config; else which key they differ in,
     and how.
@@ -68,19 +84,27 @@ def same_experiment(runs: pd.DataFrame, config: Mapping[str, Any]) -> str | None
     Batch size, learning rate, seed, budget and measurements (`OF_A_RUN`) may differ; a key that is missing is one that
     is null.
     """
-    wanted = _experiment(json.loads(json.dumps(config)))
+    wanted = experiment(config)
     for text in runs["config"].unique():
-        found = _experiment(json.loads(text))
-        for key in sorted(found.keys() | wanted.keys()):
-            values = [json.dumps(part.get(key)) for part in (wanted, found)]
-            if values[0] != values[1]:
-                return f"{key} is {' and '.join(values)} in one folder; choose another preset or results=…"
+        difference = differs(experiment(json.loads(text)), wanted)
+        if difference:
+            return f"{difference} in one folder; choose another preset or results=…"
     return None
 
 
-def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Its leaves by dotted key, without those of `OF_A_RUN`."""
-    return dict(_leaves({key: value for key, value in config.items() if key not in OF_A_RUN}))
+def differs(found: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+    """The first key in which two experiments differ, and how."""
+    for key in sorted(found.keys() | wanted.keys()):
+        if found.get(key) != wanted.get(key):
+            return f"{key} is {wanted.get(key, 'null')} and {found.get(key, 'null')}"
+    return None
+
+
+def experiment(config: Mapping[str, Any]) -> dict[str, str]:
+    """What all runs of a sweep share of a run's config: its leaves by dotted key, as JSON, without those of `OF_A_RUN`
+    and without what is null."""
+    shared = {key: value for key, value in config.items() if key not in OF_A_RUN}
+    return {key: json.dumps(value) for key, value in _leaves(shared) if value is not None}
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -38,7 +38,7 @@ def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord, ranks: Rank
     first holds the record."""
     held = record.lock() if ranks.first else nullcontext()
     with held, time_limit(suite.cluster.run_seconds, record.fail):
-        if ranks.first_says(lambda: record.read() is not None):
+        if ranks.first_says(lambda: record.is_done(run)):
             return
         if ranks.first:
             record.start(run)

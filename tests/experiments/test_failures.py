@@ -18,7 +18,7 @@ import pytest
 import torch
 from drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
 
-from experiments.collect import collect_records
+from experiments.collect import collect
 from experiments.config import SuiteConfig, load
 from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
@@ -91,14 +91,14 @@ def test_a_full_disk_loses_the_run_and_nothing_else(disk, tmp_path, leave):
 
 
 def test_a_full_disk_leaves_the_tables_as_they_were(disk, tmp_path):
-    suite = suite_in(tmp_path)
+    suite = replace(suite_in(tmp_path), results=str(disk))
     outcome(suite)
     with pytest.raises(UserError, match=r"parquet: No space left"):
         fill(disk, 0)
-        collect_records(suite.records, disk / "tables", "smoke")
+        collect(suite)
     (disk / "ballast").unlink()
-    assert not list(disk.glob("tables/*.parquet"))
-    assert collect_records(suite.records, disk / "tables", "smoke") == 1
+    assert not list(suite.tables.glob("*.parquet"))
+    assert collect(suite) == 1
 
 
 @pytest.mark.parametrize("leave", [0, 4096, 16384])
@@ -285,7 +285,7 @@ def test_a_strangers_records_are_safe_to_collect(tmp_path, capsys):
     (foreign / "config.json").write_text(config)
     record = RunRecord(foreign)
     record.finish([], [], {"status": "reached"})
-    assert collect_records(suite.records, tmp_path / "tables", "smoke") == 1
+    assert collect(suite) == 1
     said = capsys.readouterr().out
     assert renamed.name in said and foreign.name in said
     assert not (tmp_path / "executed").exists()

@@ -12,10 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.collect import NOT_SCIENCE, collect_records
+from experiments.collect import NOT_SCIENCE, collect
 from experiments.config import load
+from experiments.errors import UserError
 from experiments.loop import Trainer
 from experiments.record import RunRecord, write_atomically
+from experiments.sweep import Sweep
+from experiments.tables import read_tables
 from experiments.tasks.digits import DigitsTask
 
 CPU = torch.device("cpu")
@@ -115,22 +118,23 @@ def test_a_kill_during_a_write_leaves_the_old_or_the_new(tmp_path):
 
 
 def test_collecting_is_additive_sorted_and_repeatable(finished, tmp_path):
-    runs, tables = tmp_path / "runs", tmp_path / "tables"
+    suite = load(["task=digits", "preset=smoke", f"runs={tmp_path}/runs", f"results={tmp_path}/results"])
+    runs, tables = suite.records, suite.tables
     copy(finished, runs)
     second = make(runs, seed=1)
     half = copy(second, tmp_path / "half")
     (half.folder / "summary.json").unlink()
     half.folder.rename(runs / "digits-0000000000000000")
 
-    assert collect_records(runs, tables, "smoke") == 2
+    assert collect(suite) == 2
     first = pd.read_parquet(tables / "runs.parquet")
     assert list(first["seed"]) == [0, 1] and set(NOT_SCIENCE) <= set(first.columns)
-    assert collect_records(runs, tables, "smoke") == 0
+    assert collect(suite) == 0
     third = make(runs, seed=2)
     for record in (finished, second):
         for file in (runs / record.run_id).iterdir():
             file.unlink()
-    assert collect_records(runs, tables, "smoke") == 1
+    assert collect(suite) == 1
     table = pd.read_parquet(tables / "runs.parquet")
     curves = pd.read_parquet(tables / "curves.parquet")
     assert list(table["seed"]) == [0, 1, 2]
@@ -138,3 +142,39 @@ def test_collecting_is_additive_sorted_and_repeatable(finished, tmp_path):
     assert read is not None
     ours = curves[curves["run_id"] == third.run_id].drop(columns="run_id").reset_index(drop=True)
     pd.testing.assert_frame_equal(ours, read[2], check_exact=True)
+
+
+def test_a_table_holds_one_experiment(finished, tmp_path, capsys):
+    """Another config, another record version and a renamed record are named and left out; another experiment's table
+    is not added to."""
+    where = [f"runs={tmp_path}/runs", f"results={tmp_path}/results"]
+    suite = load(["task=digits", "preset=smoke", *where])
+    other = load(["task=digits", "preset=smoke", "optimizer.clip=1", *where])
+    copy(finished, suite.records)
+    run = other.point(32, 0.2, 0)
+    foreign = RunRecord(other.records / run.run_id)
+    foreign.start(run)
+    Trainer(run, DigitsTask(run.task, run.seed, CPU), CPU).run(foreign, math.inf)
+    renamed = copy(finished, tmp_path / "aside")
+    renamed.folder.rename(suite.records / "digits-0000000000000000")
+    assert RunRecord(suite.records / finished.run_id).is_done(suite.point(32, 0.2, 0))
+    assert not RunRecord(suite.records / "digits-0000000000000000").is_done(suite.point(32, 0.2, 0))
+
+    assert collect(suite) == 1
+    said = capsys.readouterr().out
+    assert "1 records, spoilt, renamed or of another record version (digits-0000000000000000)" in said
+    assert f"1 records, of another experiment: optimizer.clip is null and 1.0 ({foreign.run_id})" in said
+    with pytest.raises(
+        UserError, match=r"runs\.parquet: optimizer\.clip is 1\.0 and null in one folder; choose another"
+    ):
+        collect(other)
+
+    runs = pd.read_parquet(suite.tables / "runs.parquet")
+    runs.assign(record_version=1).to_parquet(suite.tables / "runs.parquet")
+    for add in (collect, Sweep):
+        with pytest.raises(UserError, match=r"runs of record version 1, and what is made now is version 2"):
+            add(suite)
+    runs = pd.concat([runs, runs.assign(record_version=1, run_id="digits-1", seed=1)])
+    runs.to_parquet(suite.tables / "runs.parquet")
+    with pytest.raises(UserError, match=r"record_version is 1 and 2"):
+        read_tables(suite.tables)

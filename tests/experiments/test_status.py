@@ -34,9 +34,10 @@ def test_every_state_is_told_apart(tmp_path):
         fcntl.flock(file, fcntl.LOCK_EX)
         counts, errors = look(suite)
         text = report(suite)
-    assert counts == {"reached": 3, "running": 1, "failed": 1, "stopped": 2}
+    assert counts == {"reached": 3, "running": 1, "failed": 1, "foreign": 1, "stopped": 1}
     assert errors == {failed.run_id: "ValueError: not what it should be"}
-    assert "3 done (3 reached" in text and "1 running, 2 stopped, 1 failed" in text
+    assert "3 done (3 reached" in text and "1 running, 1 stopped, 1 failed" in text
+    assert "1 records count for nothing" in text
     assert f"failed: batch_size=64 lr=2 seed=0 ({failed.run_id}): ValueError: not what it should be" in text
     assert "12 missing" in text
     assert look(suite)[0]["running"] == 0

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from experiments.collect import NOT_SCIENCE
-from experiments.config import load
+from experiments.config import RECORD_VERSION, load
 from experiments.errors import UserError
 from experiments.search import Point
 from experiments.sweep import Sweep, shares
@@ -149,7 +149,8 @@ def test_another_experiment_in_the_same_folder_is_refused_before_it_trains(tmp_p
     suite = load([*SMALL, f"results={tmp_path}", f"runs={tmp_path}/runs"])
     suite.tables.mkdir()
     config = asdict(suite.point(16, 0.1, 0))
-    runs = pd.DataFrame([dict(run_id="digits-0", status="reached", config=json.dumps(config))])
+    run = dict(run_id="digits-0", status="reached", config=json.dumps(config), record_version=RECORD_VERSION)
+    runs = pd.DataFrame([run])
     runs.to_parquet(suite.tables / "runs.parquet")
     pd.DataFrame([dict(run_id="digits-0", step=0)]).to_parquet(suite.tables / "curves.parquet")
     Sweep(suite)
