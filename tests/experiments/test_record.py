@@ -158,7 +158,7 @@ def test_a_table_holds_one_experiment(finished, tmp_path, capsys):
     renamed = copy(finished, tmp_path / "aside")
     renamed.folder.rename(suite.records / "digits-0000000000000000")
     assert RunRecord(suite.records / finished.run_id).is_done(suite.point(32, 0.2, 0))
-    assert not RunRecord(suite.records / "digits-0000000000000000").is_done(suite.point(32, 0.2, 0))
+    assert not RunRecord(suite.records / finished.run_id).is_done(suite.point(32, 0.2, 1))
 
     assert collect(suite) == 1
     said = capsys.readouterr().out
