@@ -2,9 +2,9 @@
 [task-preset ...]`.
 
 The bare loop is what anybody writes: a batch in one piece, zero_grad, backward, step. Both train the same model from
-the same seed on batches of the same size, on one thread; they take turns, and the ratio is taken turn by turn. Times
-are CPU seconds of the process, so that other jobs on the machine matter little. Evaluations are left out of both: their
-share of a run's time is in its record.
+the same seed with the same optimizer on batches of the same size, on one thread; they take turns, and the ratio is
+taken turn by turn. Times are CPU seconds of the process, so that other jobs on the machine matter little. Evaluations
+are left out of both: their share of a run's time is in its record.
 """
 
 import statistics
@@ -18,7 +18,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments.config import RunConfig, load
-from experiments.loop import Trainer
+from experiments.loop import Trainer, make_optimizer
 from experiments.tasks import TASKS
 
 SIZES = (16, 64, 1024)
@@ -43,7 +43,8 @@ def ours(run: RunConfig, steps: int) -> float:
 def bare(run: RunConfig, steps: int) -> float:
     """CPU seconds for the same number of steps by hand."""
     task = TASKS[run.task.name][1](run.task, run.seed, torch.device("cpu"))
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=run.lr)
+    ours = make_optimizer(run.optimizer, torch.nn.Parameter(torch.zeros(1)), run.lr, run.batch_size)
+    optimizer = type(ours)(task.model.parameters(), **ours.defaults)
     generator = torch.Generator().manual_seed(run.seed)
     started = time.process_time()
     for _ in range(steps):
