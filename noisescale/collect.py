@@ -107,6 +107,8 @@ class Collector:
             count = round(examples)
             for name, of_examples in self._ghost.take(count).items():
                 torch.sqrt(of_examples.sum(), out=row[0][self._index[name]])
+            if self._ghost.twice:
+                self._problem, self._ghost.twice = TWO_BACKWARDS, False
         self._counts.append(count)
         self._touched = False
         self._part += 1

@@ -2,6 +2,7 @@ r"""Per-example norms from the training pass itself: hooks keep each layer's inp
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,9 @@ class GhostNorms:
             )
         self.on = True
         self.batch = 0
+        self.twice = False  # whether two backward passes reached a parameter since the last `take`
+        self._calls: Counter[str] = Counter()
+        self._norms: dict[str, Tensor] = {}
         self._uses: dict[str, list[Use]] = {}
         self._records: list[tuple[nn.LSTM, Record]] = []
         self._checked = False
@@ -72,9 +76,11 @@ class GhostNorms:
         for module, record in self._records:
             for local, use in lstm(module, record).items():
                 if local in self._names[module]:
-                    self._uses.setdefault(self._names[module][local], []).append(use)
-        uses, self._uses, self._records = self._uses, {}, []
-        norms = {name: sq_norms(found) for name, found in uses.items()}
+                    self._keep(self._names[module][local], use)
+        uses, norms = self._uses, self._norms
+        self._uses, self._norms, self._records = {}, {}, []
+        self._calls.clear()
+        norms |= {name: sq_norms(found) for name, found in uses.items()}
         for name, rows in norms.items():
             if len(rows) != examples:
                 raise ValueError(
@@ -110,6 +116,7 @@ class GhostNorms:
     def _see(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         if not (self.on and torch.is_grad_enabled() and output.requires_grad):
             return None
+        self._calls.update(self._names[module].values())
         x = args[0].detach()
         wide = None
         if isinstance(module, nn.Embedding) and len(x) == 1 < self.batch:
@@ -127,11 +134,20 @@ class GhostNorms:
         names = self._names[module]
         for local, use in RULES[type(module)](module, x, g).items():
             if local in names:
-                self._uses.setdefault(names[local], []).append(use)
+                self._keep(names[local], use)
+
+    def _keep(self, name: str, use: Use) -> None:
+        """Only what has to wait: a parameter with one use is done with, and its layer's tensors are free again."""
+        self.twice |= name in self._norms
+        if self._calls[name] == 1 and self._checked:
+            self._norms[name] = sq_norms([use])
+        else:
+            self._uses.setdefault(name, []).append(use)
 
     def _see_lstm(self, module: nn.LSTM, args: Any, output: Any) -> None:
         if not (self.on and torch.is_grad_enabled() and output[0].requires_grad):
             return
+        self._calls.update(self._names[module].values())
         if not isinstance(args[0], Tensor) or args[0].dim() != 3:
             raise ValueError(f"LSTM on {type(args[0]).__name__}: per-example norms need a padded batch (B, T, width)")
         gradients: list[Tensor | None] = [None, None, None]

@@ -60,7 +60,10 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor, g: Tensor) -> dict[str,
     width = layer.in_channels * area
     if layer.groups == 1 and positions * (width + layer.out_channels) < width * layer.out_channels:
         return {"weight": Outer(g.flatten(2).transpose(1, 2), patches(x).transpose(1, 2)), "bias": bias}
-    return {"weight": Formed(x, g, from_patches if x.is_cuda or area == 1 else from_groups), "bias": bias}
+    return {
+        "weight": Formed(x, g, from_patches if x.is_cuda or area == 1 or width <= 32 else from_groups),
+        "bias": bias,
+    }
 
 
 def layer_norm(layer: nn.LayerNorm, x: Tensor, g: Tensor) -> dict[str, Use]:

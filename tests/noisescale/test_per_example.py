@@ -80,6 +80,7 @@ CASES = {
     "conv2d circular": (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (3, 2, 6, 5)),
     "conv2d 1x1 strided": (nn.Conv2d(2, 3, 1, stride=2), (3, 2, 6, 5)),
     "conv2d depthwise": (nn.Conv2d(4, 4, 3, groups=4), (3, 4, 6, 5)),
+    "conv2d of many channels": (nn.Conv2d(5, 3, 3, groups=1), (18, 5, 9, 9)),
     "conv2d on few positions": (nn.Conv2d(8, 9, 3, stride=2, padding=1), (18, 8, 3, 2)),
     "conv2d of more examples than are formed at once": (nn.Conv2d(2, 3, 3), (18, 2, 6, 5)),
     "conv1d": (nn.Conv1d(2, 4, 3, stride=2, padding=1, dilation=2), (3, 2, 9)),
@@ -133,6 +134,20 @@ def test_lstm_states_that_go_in_and_come_out():
     for value, p in zip(ghost, model.parameters(), strict=True):
         each = [torch.autograd.grad(model(x, *start)[i], p)[0] for i in range(5)]
         assert value.item() == pytest.approx(sum((g**2).sum().item() for g in each), rel=1e-9)
+
+
+def test_two_backward_passes_in_one_part_are_left_out():
+    model, batch = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    tracker.use_example_hooks()
+    for passes in (1, 2, 1):  # the first step is the one that is checked
+        for _ in range(passes):
+            loss(model, batch).backward()
+        tracker.micro_batch(BATCH)
+        tracker.step()
+        model.zero_grad()
+    assert dict(tracker.skipped) == {"two backward passes reached one parameter within one part": 1}
+    assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH))
 
 
 def test_padding_rows_have_no_gradient():
