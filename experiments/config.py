@@ -255,6 +255,8 @@ def check(suite: SuiteConfig) -> None:
         raise UserError(f"device={suite.device}: no such device; allowed: cpu, cuda, cuda:0, …") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device={suite.device}: PyTorch sees no GPU here; allowed: cpu")
+    if device.type != "cpu" and getattr(build, "on_cpu_only", False):
+        raise UserError(f"device={suite.device}: the games of {run.task.name} are played on the CPU; allowed: cpu")
     if len(set(sweep.batch_sizes)) < len(sweep.batch_sizes):
         raise UserError(f"sweep.batch_sizes={list(sweep.batch_sizes)}: a batch size stands there twice")
     if sweep.points % 2 == 0:

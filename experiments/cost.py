@@ -30,10 +30,10 @@ def price(suite: SuiteConfig, points: Sequence[Point]) -> Price:
     runs = [suite.point(*point) for point in (min(points), max(points))]
     device = torch.device(suite.device)
     run = runs[0]
-    task = TASKS[run.task.name][1](run.task, run.seed, device)
     generator = run.stream("cost")
 
     def seconds(size: int) -> float:
+        task = TASKS[run.task.name][1](run.task, run.seed, device)  # of its own: environments are of one batch size
         times = []
         for _ in range(3):
             started = time.perf_counter()

@@ -32,6 +32,7 @@ from experiments.tracking import mirrored
 
 Launch = Callable[[list[list[Point]]], None]
 ATTEMPTS = 2
+PATIENCE = 3600.0
 
 
 class Sweep:
@@ -112,7 +113,7 @@ def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
     while points:
         priced = priced or price(suite, points)
         costs = {point: priced.of(suite.point(*point)) for point in points}
-        points.sort(key=lambda point: -costs[point])
+        points = in_order(points, costs)
         with progress(sweep, points, costs, started):
             launch(shares(points, costs, suite.cluster.job_seconds))
         for point in points:
@@ -121,6 +122,13 @@ def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
                 if attempts[point] >= ATTEMPTS:
                     sweep.failed[point] = last_line(sweep.record(point).folder / "error.txt")
         points = sweep.wanted()
+
+
+def in_order(points: Sequence[Point], costs: dict[Point, float]) -> list[Point]:
+    """The longest first, so that workers end together; but the cheapest first where all take over an hour of work, so
+    that days of small increments soon have something in their tables."""
+    patient = sum(costs[point] for point in points) > PATIENCE
+    return sorted(points, key=lambda point: costs[point] if patient else -costs[point])
 
 
 def check_writable(*folders: Path) -> None:

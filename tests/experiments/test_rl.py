@@ -16,9 +16,11 @@ pytest.importorskip("ale_py")
 import gymnasium
 
 from experiments.config import RunConfig, load
+from experiments.cost import price
 from experiments.errors import UserError
 from experiments.loop import Trainer
 from experiments.record import RunRecord
+from experiments.search import Point
 from experiments.tasks.rl import envs as rl_envs
 from experiments.tasks.rl.a2c import A2CConfig, A2CTask
 from experiments.tasks.rl.policy import Policy
@@ -200,6 +202,20 @@ def test_a_resumed_run_goes_on_with_new_environments_and_says_so(tmp_path):
     summary = resumed.run(record, math.inf)
     assert summary.step == 40 and summary.data.endswith("environments restarted 1 times")
     assert "restarted" not in trainer.task.data
+
+
+@pytest.mark.parametrize(("task", "small", "large"), [("cartpole", 10, 40), ("cartpole_ppo", 32, 128)])
+def test_a_sweep_is_priced_over_batch_sizes_of_different_micro_batches(task, small, large):
+    suite = load([f"task={task}", "preset=smoke", "task.random_start=0", f"micro_batch={2 * small}"])
+    points = [Point(size, 1e-3, 0) for size in (small, large)]
+    assert all(price(suite, points).of(suite.point(*point)) > 0 for point in points)
+
+
+@pytest.mark.parametrize("task", ["cartpole", "pong_ppo", "pong_selfplay"])
+def test_a_gpu_is_refused_before_anything_is_played(task, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=rf"device=cuda: the games of {task} are played on the CPU; allowed: cpu"):
+        load([f"task={task}", "preset=smoke", "device=cuda"])
 
 
 def test_the_number_of_environments_is_fixed():

@@ -17,7 +17,7 @@ from experiments.collect import NOT_SCIENCE
 from experiments.config import RECORD_VERSION, load
 from experiments.errors import UserError
 from experiments.search import Point
-from experiments.sweep import Sweep, shares
+from experiments.sweep import Sweep, in_order, shares
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["task=digits", "preset=smoke", "sweep.batch_sizes=[16,64,256]", "sweep.widen=1", "sweep.seeds=2"]
@@ -167,6 +167,13 @@ def test_mistakes_are_one_message_without_traceback(wrong, tmp_path):
     assert done.returncode == 2 and done.stdout == ""
     assert wrong.split("=")[0] in done.stderr and "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
+
+
+def test_the_longest_run_goes_first_but_the_cheapest_where_a_sweep_takes_days():
+    one, two, three = (Point(size, 0.1, 0) for size in (1, 2, 3))
+    for hours, order in ((0.1, [two, three, one]), (10.0, [one, three, two])):
+        costs = {one: 900 * hours, two: 1800 * hours, three: 1100 * hours}
+        assert in_order([one, two, three], costs) == order
 
 
 def test_short_runs_share_a_job_and_long_ones_do_not():

@@ -61,6 +61,7 @@ class A2CTask:
     unit = "observation"
     metric = Metric("mean_return", "max")
     probes = False
+    on_cpu_only = True
 
     def __init__(self, config: RolloutConfig, seed: int, device: torch.device) -> None:
         self.config, self.seed = config, seed
