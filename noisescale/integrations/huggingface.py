@@ -51,7 +51,7 @@ class NoiseScaleCallback(TrainerCallback):
         self.tracker = NoiseTracker(trainer.model_wrapped, **self._options)
         saved = self._file(args, state)
         if state.global_step and saved.exists():
-            self.tracker.load_state_dict(torch.load(saved, weights_only=False))
+            self.tracker.load_state_dict(torch.load(saved, weights_only=True))
         trainer.training_step, trainer.log = self._training_step, self._log
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
