@@ -24,7 +24,7 @@ TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     "lm_transformer": (lm.LmTransformerConfig, lm.LmTask),
     **dict.fromkeys(a2c.NAMES, (a2c.A2CConfig, a2c.A2CTask)),
     **dict.fromkeys(ppo.NAMES, (ppo.PPOConfig, ppo.PPOTask)),
-    "pong_selfplay": (selfplay.SelfPlayConfig, selfplay.SelfPlayTask),
+    **dict.fromkeys(selfplay.NAMES, (selfplay.SelfPlayConfig, selfplay.SelfPlayTask)),
 }
 
 __all__ = ["TASKS", "Evaluation", "Metric", "Task"]

@@ -14,7 +14,17 @@ from experiments.tasks import TASKS, Task
 
 CPU = torch.device("cpu")
 # One of each kind; the others differ by a name or a size.
-LIKE_OTHERS = {"breakout", "space_invaders", "beam_rider", "alien", "qbert", "seaquest", "lm_narrow", "lm_wide"}
+LIKE_OTHERS = {
+    "breakout",
+    "space_invaders",
+    "beam_rider",
+    "alien",
+    "qbert",
+    "seaquest",
+    "lm_narrow",
+    "lm_wide",
+    "pong_selfplay_2v2",
+}
 KINDS = [name for name in TASKS if name not in LIKE_OTHERS]
 LIGHT = {"quadratic", "digits", "svhn", "svhn_autoencoder", "lm", "cartpole"}
 

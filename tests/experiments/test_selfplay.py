@@ -7,6 +7,8 @@ import torch
 pytest.importorskip("ale_py")
 pytest.importorskip("pettingzoo.atari.base_atari_env")
 
+from experiments.config import load
+from experiments.tasks import TASKS
 from experiments.tasks.rl.policy import Policy
 from experiments.tasks.rl.selfplay import SelfPlayConfig, SelfPlayTask
 from experiments.tasks.rl.two_player import TwoPlayerPong, shrink
@@ -54,6 +56,17 @@ def test_who_serves_wins_against_who_does_not_move(players):
     total, ended = play(games, 1, 1500)
     assert abs(total) > 0 or ended
     assert all(abs(score) <= 21 and score != 0 for score in ended)
+
+
+@pytest.mark.parametrize(("name", "players"), [("pong_selfplay", 2), ("pong_selfplay_2v2", 4)])
+def test_each_number_of_players_has_a_config_that_plays(name, players):
+    run = load([f"task={name}", "preset=smoke", "task.random_start=4"]).run
+    played = TASKS[name][1](run.task, 0, CPU)
+    obs, actions, returns, advantages = played.batch(2, torch.Generator().manual_seed(0))
+    assert obs.shape == (2, 5, 4, 84, 84) and actions.shape == returns.shape == advantages.shape == (2, 5)
+    assert f"{players // 2} against {players // 2}" in played.data
+    assert len(played.environments(2).envs.agents) == players  # type: ignore[attr-defined]
+    played.loss((obs, actions, returns, advantages)).backward()
 
 
 def test_the_left_side_sees_the_screen_mirrored():

@@ -111,13 +111,13 @@ class Sampler:
         envs, n = self.envs, self.envs.count
         obs = torch.empty((n, steps, *envs.obs_shape), dtype=self.obs.dtype)
         actions = torch.empty((n, steps), dtype=torch.int64)
-        log_probs, values, rewards = (torch.empty((n, steps)) for _ in range(3))
+        logits = torch.empty((n, steps, envs.actions))
+        values, rewards = torch.empty((n, steps)), torch.empty((n, steps))
         ended = torch.empty((n, steps), dtype=torch.bool)
         for t in range(steps):
-            logits, values[:, t] = policy(self.obs)
-            action = sample(logits, generator)
+            logits[:, t], values[:, t] = policy(self.obs)
+            action = sample(logits[:, t], generator)
             obs[:, t], actions[:, t] = self.obs, action
-            log_probs[:, t] = logits.log_softmax(-1).gather(1, action[:, None]).squeeze(1)
             step = envs.step(action)
             ended[:, t] = step.terminated | step.truncated
             returns.add(self.running, step.reward, ended[:, t], step.counted)
@@ -127,4 +127,5 @@ class Sampler:
                 rewards[cut, t] += gamma * policy(step.final_obs[cut])[1]
             self.obs = step.obs
         advantage = advantages(rewards, ended, values, policy(self.obs)[1], gamma, lam)
+        log_probs = logits.log_softmax(-1).gather(2, actions[..., None]).squeeze(2)
         return Rollout(obs, actions, log_probs, values, advantage)

@@ -7,7 +7,7 @@ lost, −21…21) of the latest training games against it, with no step of an en
 """
 
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from pydantic import ConfigDict, Field
@@ -19,6 +19,9 @@ from experiments.tasks.rl.envs import Envs
 from experiments.tasks.rl.policy import Policy
 from experiments.tasks.rl.two_player import TwoPlayerPong
 
+Name = Literal["pong_selfplay", "pong_selfplay_2v2"]
+NAMES: tuple[str, ...] = get_args(Name)
+
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SelfPlayConfig(RolloutConfig):
@@ -26,7 +29,7 @@ class SelfPlayConfig(RolloutConfig):
     every `copy_every` batches, in place of the oldest but the first.
     """
 
-    name: Literal["pong_selfplay"]
+    name: Name
     env_id: Literal["pong"] = "pong"
     players: Literal[2, 4] = 2
     copies: int = Field(default=8, ge=2)
@@ -42,6 +45,12 @@ class SelfPlayTask(A2CTask):
         self.batches = 0
         super().__init__(config, seed, device)
         self._copy()
+
+    @property
+    def data(self) -> str:
+        """As A2C's, and who plays."""
+        side = self.selfplay.players // 2
+        return f"{super().data}; {side} against {side}, all but the learner past copies of it"
 
     def make_envs(self, count: int) -> Envs:
         """`count` games against the copies."""
