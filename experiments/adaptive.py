@@ -1,10 +1,10 @@
 """A batch size that follows the noise scale, against fixed ones (Fig. 16).
 
 `python -m experiments.adaptive task=svhn preset=small micro_batch=16` trains with B = √(r · B_simple), from two
-micro-batches up to the sweep's largest batch, for several prices r of a step in examples, on a grid of learning rates
-around the sweep's rule for the first batch. B_simple is the run's own, of its micro-batches, and B and the learning
-rate move at evaluations. Of each r and goal the learning rate of least E + r S counts; the sweep's fixed-batch front is
-read from its `fits.csv`. Runs are records, so the same command goes on where it stopped.
+micro-batches up to the sweep's largest batch, for several prices r of a step in examples, at a few multiples of the
+learning rate that the sweep's rule gives each batch size. B_simple is the run's own, of its micro-batches, and B and
+the learning rate move at evaluations. Of each r and goal the learning rate of least E + r S counts; the sweep's
+fixed-batch front is read from its `fits.csv`. Runs are records, so the same command goes on where it stopped.
 """
 
 import math
@@ -31,6 +31,7 @@ from experiments.search import grid_lr
 from experiments.tables import write_csv
 from experiments.tasks import TASKS, Task
 from noisescale.schedule import AdaptiveBatchSize
+from noisescale.theory import search_centre
 
 
 @frozen
@@ -46,21 +47,27 @@ class Job(NamedTuple):
     run: RunConfig
     r: float
     largest: int
+    noise: float
+    alpha: float
 
     @property
     def run_id(self) -> str:
-        return run_id_of(asdict(self.run) | {"adaptive": {"r": self.r, "largest": self.largest}})
+        return run_id_of(asdict(self.run) | {"adaptive": self._asdict() | {"run": None}})
+
+    def lr(self, batch_size: int) -> float:
+        """At this batch size, from `run.lr` at the first one: as (1 + noise/B)^-alpha."""
+        best = [float(search_centre(size, 1.0, self.noise, self.alpha)) for size in (batch_size, self.run.batch_size)]
+        return self.run.lr * best[0] / best[1]
 
 
 class AdaptiveTrainer(Trainer):
-    """A `Trainer` whose batch size and learning rate are the schedule's, which is asked at every evaluation."""
+    """A `Trainer` whose batch size is the schedule's, which is asked at every evaluation."""
 
-    def __init__(self, job: Job, task: Task, device: torch.device, alpha: float):
+    def __init__(self, job: Job, task: Task, device: torch.device):
         super().__init__(job.run, task, device)
+        self.job = job
         first, unit = job.run.batch_size, job.run.micro_batch
-        self.schedule = AdaptiveBatchSize(
-            job.r, start=first, smallest=first, largest=job.largest, unit=unit, alpha=alpha
-        )
+        self.schedule = AdaptiveBatchSize(job.r, start=first, smallest=first, largest=job.largest, unit=unit, alpha=0)
         self.changed = (0, 0)
 
     @property
@@ -75,7 +82,7 @@ class AdaptiveTrainer(Trainer):
             self.changed = (self.step, self.examples)
             self._resize()
             for group in self.optimizer.param_groups:
-                group["lr"] = self.config.lr * self.schedule.lr_factor
+                group["lr"] = self.job.lr(self.config.batch_size)
         return status
 
     def _resize(self) -> None:
@@ -104,7 +111,10 @@ def plan(suite: SuiteConfig, config: AdaptiveConfig) -> list[Job]:
     half = sweep.points // 2
     lrs = [grid_lr(sweep, first, j) for j in range(-half, half + 1)]
     return [
-        Job(suite.point(first, lr, seed), r, largest) for r in config.r for lr in lrs for seed in range(sweep.seeds)
+        Job(suite.point(first, lr, seed), r, largest, sweep.noise, sweep.alpha)
+        for r in config.r
+        for lr in lrs
+        for seed in range(sweep.seeds)
     ]
 
 
@@ -117,7 +127,7 @@ def train(suite: SuiteConfig, job: Job) -> None:
             device = torch.device(suite.device)
             task = TASKS[job.run.task.name][1](job.run.task, job.run.seed, device)
             record.start(job.run)
-            AdaptiveTrainer(job, task, device, suite.sweep.alpha).run(record, suite.checkpoint_seconds)
+            AdaptiveTrainer(job, task, device).run(record, suite.checkpoint_seconds)
 
 
 def _record(suite: SuiteConfig, job: Job) -> RunRecord:

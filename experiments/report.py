@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.errors import UserError
 from experiments.page import to_html
-from experiments.sections import claim, evidence, more, state
+from experiments.sections import claim, evidence, images, more, state
 from experiments.summary import Sweep, summarise
 from experiments.tables import RESULTS
 
@@ -60,6 +60,9 @@ def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
         *more.branches(sweeps),
         *more.local_noise(results),
         *more.temperature(results),
+        *images.adaptive(results),
+        *images.autocorrelation(results),
+        *images.variations(results),
         *more.groups(sweeps),
         *more.scaling(sweeps),
         "## Task by task",

@@ -95,9 +95,9 @@ def figure18(results: Path) -> Figure:
         return figure
     table = pd.read_csv(chosen)
     for i, (goal, rows) in enumerate(table.groupby("goal", sort=False)):
-        lows, highs = rows["correlation"] - rows["correlation_low"], rows["correlation_high"] - rows["correlation"]
+        value, low, high = (rows[f"correlation{end}"].to_numpy(float) for end in ("", "_low", "_high"))
         style = {"color": COLOURS[i % len(COLOURS)], "marker": mark(i), "label": f"from goal {goal:g}"}
-        axes.errorbar(rows["lag"], rows["correlation"], yerr=[lows, highs], elinewidth=0.8, **style)
+        axes.errorbar(rows["lag"], value, yerr=[value - low, high - value], elinewidth=0.8, **style)
     first = table.iloc[0]
     if np.isfinite(first["beta1"]):
         memory = 1 / (1 - first["beta1"])

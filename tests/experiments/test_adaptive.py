@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.adaptive import AdaptiveConfig, AdaptiveTrainer, Job, front, gamma, measure, path, plan
+from experiments.adaptive import AdaptiveConfig, AdaptiveTrainer, Job, front, gamma, path, plan
+from experiments.adaptive import measure as adaptive
 from experiments.config import load
 from experiments.entry import run as start
 from experiments.errors import UserError
@@ -20,15 +21,13 @@ CPU = torch.device("cpu")
 
 def job(r: float = 100.0) -> Job:
     suite = load(ARGUMENTS)
-    return replace_steps(plan(suite, AdaptiveConfig(r=(r,)))[0])
-
-
-def replace_steps(found: Job) -> Job:
-    return found._replace(run=replace(found.run, max_steps=300, stop_metric=None))
+    found = plan(suite, AdaptiveConfig(r=(r,)))[0]
+    measure = replace(found.run.measure, half_life=100.0)
+    return found._replace(run=replace(found.run, max_steps=300, stop_metric=None, measure=measure))
 
 
 def trained(found: Job, folder: Path) -> AdaptiveTrainer:
-    trainer = AdaptiveTrainer(found, TASKS["quadratic"][1](found.run.task, 0, CPU), CPU, alpha=1.0)
+    trainer = AdaptiveTrainer(found, TASKS["quadratic"][1](found.run.task, 0, CPU), CPU)
     trainer.run(RunRecord(folder), math.inf)
     return trainer
 
@@ -41,15 +40,15 @@ def test_the_batch_follows_the_noise_scale_and_examples_are_counted(tmp_path):
     assert sizes[0] == 16 and len(set(sizes)) > 1 and set(sizes) <= {16, 32, 64, 128, 256}
     noise, known = rows["b_simple"].to_numpy()[:-1], np.isfinite(rows["b_simple_high"].to_numpy())[:-1]
     wanted = np.clip(np.sqrt(100 * noise[known]), 16, 256)
-    assert known.sum() > 5 and (np.abs(np.log(sizes[known] / wanted)) < math.log(1.7) + 1e-9).all()
-    last = noise[-1]
-    assert trainer.optimizer.param_groups[0]["lr"] > trainer.config.lr
-    assert trainer.schedule.lr_factor <= (1 + last / 16) / (1 + last / 256) * 2
+    assert known.sum() > 2 and (np.abs(np.log(sizes[known] / wanted)) < math.log(1.7) + 1e-9).all()
+    last, noise_of_rule = trainer.schedule.batch_size, job().noise
+    expected = job().run.lr * (1 + noise_of_rule / 16) / (1 + noise_of_rule / last)
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(expected) and last > 16
 
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     whole = trained(job(), tmp_path / "whole")
-    cut = AdaptiveTrainer(job(), TASKS["quadratic"][1](job().run.task, 0, CPU), CPU, alpha=1.0)
+    cut = AdaptiveTrainer(job(), TASKS["quadratic"][1](job().run.task, 0, CPU), CPU)
     record = RunRecord(tmp_path / "cut")
 
     class Killed(Exception):
@@ -108,7 +107,7 @@ def test_every_price_has_the_grid_and_an_id_of_its_own():
 @pytest.mark.slow
 def test_from_end_to_end_and_again_to_the_same_bytes(tmp_path, capsys):
     arguments = [*ARGUMENTS, "adaptive.r=[30,300]", f"results={tmp_path}/results", f"runs={tmp_path}/runs"]
-    assert start(arguments, "adaptive", AdaptiveConfig, measure) == 2
+    assert start(arguments, "adaptive", AdaptiveConfig, adaptive) == 2
     assert "make sweep TASK=quadratic" in capsys.readouterr().err
     folder = tmp_path / "results" / "quadratic-smoke"
     folder.mkdir(parents=True)
@@ -116,7 +115,7 @@ def test_from_end_to_end_and_again_to_the_same_bytes(tmp_path, capsys):
     pd.DataFrame({"goal": goals, "s_min": 5.0, "e_min": 50.0}).to_csv(folder / "fits.csv", index=False)
     written = []
     for _ in range(2):
-        assert start(arguments, "adaptive", AdaptiveConfig, measure) == 0
+        assert start(arguments, "adaptive", AdaptiveConfig, adaptive) == 0
         written.append([(folder / f"adaptive{end}.csv").read_bytes() for end in ("", "_runs", "_paths")])
     assert written[0] == written[1]
     table = pd.read_csv(folder / "adaptive.csv")
@@ -124,5 +123,5 @@ def test_from_end_to_end_and_again_to_the_same_bytes(tmp_path, capsys):
 
 
 def test_what_is_wrong_is_named_with_the_keys(capsys):
-    assert start([*ARGUMENTS, "adaptive.price=3"], "adaptive", AdaptiveConfig, measure) == 2
+    assert start([*ARGUMENTS, "adaptive.price=3"], "adaptive", AdaptiveConfig, adaptive) == 2
     assert "adaptive.price" in (error := capsys.readouterr().err) and "keys: adaptive.r" in error

@@ -4,9 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from synthetic_tables import plant
+from synthetic_tables import save as save_tables
 
+from experiments.analyse import analyse
 from experiments.figures.local import draw_line_searches, figure15, figure17
+from experiments.figures.rest import figure16, figure18
 from experiments.figures.style import drawn, save
+from experiments.sections import images
 
 
 @pytest.fixture
@@ -55,10 +60,52 @@ def test_the_fitted_curve_goes_through_the_decreases(results):
     np.testing.assert_allclose(points.get_ydata(), at, rtol=0.01)
 
 
+@pytest.fixture
+def adapted(tmp_path) -> Path:
+    """A fixed-batch sweep, and beside it an adaptive one that takes half the examples for twice S_min."""
+    tables = plant()
+    folder = save_tables(tables, tmp_path / "svhn-small")
+    tables.runs.assign(task="svhn").to_parquet(folder / "runs.parquet")
+    fits = analyse(folder, [0.5, 0.2])
+    rows = [
+        {"goal": f.goal, "r": 16.0, "reached": f.goal == 0.5, "gamma": 0.5, "lr": 0.1, "seeds": 2}
+        | {"steps": 2 * f.s_min.value, "examples": f.e_min.value, "fixed_examples": 2 * f.e_min.value}
+        | {"over_fixed": 0.5}
+        for f in fits
+    ]
+    pd.DataFrame(rows).to_csv(folder / "adaptive.csv", index=False)
+    lags = [
+        {"goal": goal, "optimizer": "adam", "beta1": 0.9, "batch_size": 64, "lr": 0.001, "lag": lag, "determined": True}
+        | {"correlation": 0.9**lag, "correlation_low": 0.8**lag, "correlation_high": 0.95**lag}
+        for goal in (0.5, 0.1)
+        for lag in (1, 4, 16)
+    ]
+    (tmp_path / "svhn_adam-small").mkdir()
+    pd.DataFrame(lags).to_csv(tmp_path / "svhn_adam-small" / "autocorrelation.csv", index=False)
+    return tmp_path
+
+
+def test_figure_16_puts_what_was_reached_over_the_front_and_in_its_units(adapted):
+    left, right = drawn(lambda: figure16(adapted)).axes[:2]
+    stars = [line for line in left.lines if line.get_marker() == "*"]
+    assert [len(line.get_xdata()) for line in stars] == [1, 0]
+    units = next(line for line in right.lines if line.get_marker() == "*")
+    assert (units.get_xdata()[0], units.get_ydata()[0]) == (pytest.approx(2), pytest.approx(1))
+    assert "in 1 of 1 cases, in the geometric mean 0.50 times" in "\n".join(images.adaptive(adapted))
+
+
+def test_figure_18_shows_every_lag_and_what_adam_averages_over(adapted):
+    axes = drawn(lambda: figure18(adapted)).axes[0]
+    np.testing.assert_allclose(axes.containers[0].lines[0].get_ydata(), [0.9, 0.9**4, 0.9**16])
+    assert any("= 10, what Adam averages over" in str(line.get_label()) for line in axes.lines)
+    assert "β₁) = 10 steps" in "\n".join(images.autocorrelation(adapted))
+
+
 def test_without_tables_the_panels_say_how_to_get_them(tmp_path):
     axes = Figure().subplots()
     draw_line_searches(axes, tmp_path)
-    for panel in (figure15(tmp_path).axes[0], figure17(tmp_path).axes[0], axes):
+    panels = [draw(tmp_path).axes[0] for draw in (figure15, figure16, figure17, figure18)]
+    for panel in (*panels, axes):
         assert "python -m experiments." in panel.texts[0].get_text()
 
 
