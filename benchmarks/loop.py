@@ -21,7 +21,7 @@ from experiments.config import RunConfig, load
 from experiments.loop import Trainer, make_optimizer
 from experiments.tasks import TASKS
 
-SIZES = (16, 64, 1024)
+SIZES = (16, 64, 1024)  # in samples: images, sequences
 ROUNDS = 7
 SECONDS = 0.7
 
@@ -51,6 +51,8 @@ def bare(run: RunConfig, steps: int) -> float:
         batch = task.batch(run.batch_size // task.sample_size, generator)
         optimizer.zero_grad()
         task.loss(batch).backward()
+        if run.optimizer.clip is not None:
+            torch.nn.utils.clip_grad_norm_(task.model.parameters(), run.optimizer.clip)
         optimizer.step()
     return time.process_time() - started
 
@@ -60,8 +62,9 @@ def main() -> None:
     print(f"{'task':<12} {'B':>5} {'bare, examples/s':>17} {'measured over bare':>19}   min   max, {ROUNDS} turns")
     for name in sys.argv[1:] or ["digits-small"]:
         task, preset = name.rsplit("-", 1)
-        for size in SIZES:
-            suite = load([f"task={task}", f"preset={preset}"])
+        suite = load([f"task={task}", f"preset={preset}"])
+        sample = TASKS[task][1](suite.run.task, 0, torch.device("cpu")).sample_size
+        for size in (samples * sample for samples in SIZES):
             run = replace(suite.run, batch_size=size, lr=1e-3)
             steps = max(2, int(SECONDS / (bare(run, 4) / 4)))
             pairs = [(bare(run, steps), ours(run, steps)) for _ in range(ROUNDS)]
