@@ -219,11 +219,12 @@ class MomentAverage:
             self._flush()
 
     def extend(self, grad_sq_norm: Tensor, trace_cov: Tensor, examples: Tensor | float) -> None:
-        """Add several steps of the same number of examples: tensors with the steps first."""
+        """Add several steps: tensors with the steps first; `examples` is one number for all, or one a step."""
         self._flush()
         moments = torch.stack([grad_sq_norm, trace_cov], dim=1).detach()
         if isinstance(examples, Tensor):
-            sizes = examples.detach().to(moments).expand(len(moments), 1, *moments.shape[2:])
+            each = examples.detach().to(moments).reshape(-1, *[1] * (moments.dim() - 1))
+            sizes = each.expand(len(moments), 1, *moments.shape[2:])
             self._append(torch.cat([moments, sizes], dim=1).cpu().to(torch.float64).numpy())
         else:
             host = moments.cpu().to(torch.float64).numpy()

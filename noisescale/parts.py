@@ -120,19 +120,22 @@ class Layout:
 
 
 class Reduction:
-    """One step's sums over all ranks, under way: `wait` returns them. The mean's norm is added up only if `shards`."""
+    """Sums of some steps over all ranks, under way. The means' norms are added up only if `shards`."""
 
-    def __init__(self, sums: StepSums, group: dist.ProcessGroup | None, shards: bool) -> None:
+    def __init__(self, steps: Sequence[StepSums], group: dist.ProcessGroup | None, shards: bool) -> None:
         self._shards = shards
-        self._mean = sums.mean_sq_norm[0]
-        scalars = [torch.full((1,), float(x), dtype=torch.float64, device=self._mean.device) for x in sums[2:]]
-        self._payload = torch.cat([sums.squares[0], *([self._mean] if shards else []), *scalars])
+        self._mean = torch.cat([sums.mean_sq_norm for sums in steps])
+        self._payload = torch.cat([self._rows(sums) for sums in steps])
         self._work = dist.all_reduce(self._payload, group=group, async_op=True)
+
+    def _rows(self, sums: StepSums) -> Tensor:
+        shape = len(sums.squares), 1
+        scalars = [torch.full(shape, float(x), dtype=torch.float64, device=sums.squares.device) for x in sums[2:]]
+        return torch.cat([sums.squares, *([sums.mean_sq_norm] if self._shards else []), *scalars], 1)
 
     def wait(self) -> StepSums:
         assert self._work is not None
         self._work.wait()
-        columns = len(self._mean)
-        vectors = self._payload[:-4].split(columns)
-        mean = vectors[1] if self._shards else self._mean
-        return StepSums(vectors[0][None], mean[None], *self._payload[-4:].unbind())
+        columns = self._mean.shape[1]
+        mean = self._payload[:, columns : 2 * columns] if self._shards else self._mean
+        return StepSums(self._payload[:, :columns], mean, *self._payload[:, -4:].split(1, 1))

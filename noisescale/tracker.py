@@ -3,7 +3,7 @@ r"""The noise scale in somebody's training loop: one tracker, one result type, w
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +21,8 @@ from noisescale.parts import Layout, Reduction, StepSums
 from noisescale.per_example import Loss, Measured, leading, part_sq_norms, per_example_sq_norms, split
 from noisescale.precondition import PRECONDITIONED
 
+TOGETHER = 8  # steps whose sums go round the ranks together
+
 
 class NoiseTracker:
     r"""Measures B_simple = tr Σ / |G|² of a model while it trains, without changing its training by a bit.
@@ -36,6 +38,8 @@ class NoiseTracker:
     further parts: k micro-batches on each of R ranks are k·R gradients. Nothing waits for the device.
 
     A step is left out and counted in `skipped`, with the reason, where it has fewer than two parts or can't be trusted.
+    On several ranks, `skipped` holds the reasons of this one; a step that any of them left out is in every `dropped`.
+    Their sums go round together: of every step at first, then of 8 steps, so that an estimate is up to 7 steps behind.
 
     Args:
         model: plain, compiled, wrapped in DDP, or after `fully_shard`. Build the tracker before the first step.
@@ -70,8 +74,8 @@ class NoiseTracker:
         self._averages = {"": MomentAverage(window, decay)}
         if precondition is not None:
             self._averages[PRECONDITIONED] = MomentAverage(window, decay)
-        self._in_flight: deque[Reduction] = deque()
-        self._waiting: list[tuple[Tensor, Layout]] = []
+        self._in_flight: list[Reduction] = []
+        self._waiting: list[tuple[Tensor, Layout] | None] = []
         self._steps = 0
 
     # Collecting
@@ -127,9 +131,9 @@ class NoiseTracker:
             if isinstance(found, str):
                 self.skipped[found] += 1
             if self._collector.ranks > 1:
-                sums = self._collector.nothing() if isinstance(found, str) else self._sums([found])
-                self._in_flight.append(Reduction(sums, self._collector.group, self._collector.sharded))
-                self._collect(leave=1)
+                self._waiting.append(None if isinstance(found, str) else found)
+                if len(self._waiting) >= (1 if self._steps < BLOCK * self.every else TOGETHER):
+                    self._send()
             elif not isinstance(found, str):
                 self._waiting.append(found)
                 if len(self._waiting) >= BLOCK:
@@ -250,17 +254,29 @@ class NoiseTracker:
             self._averages[""].update(*moments, float(sum(found.sizes)))
         self._next()
 
-    def _sums(self, steps: list[tuple[Tensor, Layout]]) -> StepSums:
-        """Of steps that were cut alike."""
-        norms = torch.stack([norms for norms, _ in steps])
-        return steps[0][1].sums(norms, self.columns, self._collector.kinds)
-
-    def _collect(self, leave: int = 0) -> None:
-        while len(self._in_flight) > leave:
-            self._update(self._in_flight.popleft().wait())
-        for _, alike in itertools.groupby(self._waiting, key=lambda step: step[1]):
-            self._update(self._sums(list(alike)))
+    def _summed(self) -> list[StepSums]:
+        """The steps that wait, those that were cut alike in one."""
+        found = []
+        for layout, alike in itertools.groupby(self._waiting, key=lambda step: step and step[1]):
+            steps = list(alike)
+            if layout is None:
+                found += [self._collector.nothing() for _ in steps]
+            else:
+                norms = torch.stack([step[0] for step in steps if step is not None])
+                found.append(layout.sums(norms, self.columns, self._collector.kinds))
         self._waiting.clear()
+        return found
+
+    def _send(self) -> None:
+        self._in_flight.append(Reduction(self._summed(), self._collector.group, self._collector.sharded))
+        if len(self._in_flight) * TOGETHER >= BLOCK:
+            self._collect()
+
+    def _collect(self) -> None:
+        arrived = [reduction.wait() for reduction in self._in_flight]
+        self._in_flight.clear()
+        for sums in arrived if self._collector.ranks > 1 else self._summed():
+            self._update(sums)
 
     def _update(self, sums: StepSums) -> None:
         moments = sums.moments(self._collector.ranks)

@@ -200,3 +200,44 @@ def test_a_step_that_one_rank_cannot_use_is_dropped_on_all():
 def test_the_bucket_hook_needs_ddp():
     with pytest.raises(ValueError, match="needs DDP on 2 or more, got Sequential on 1"):
         NoiseTracker(build("mlp")).use_ddp_hook()
+
+
+def many(rank, world):
+    """80 steps, of which rank 1 can't use one and cuts every third differently; then an estimate on rank 0 alone."""
+    model = DDP(build("mlp"))
+    tracker, found = NoiseTracker(model, window=80), []
+    for step in range(80):
+        images, labels = data("mlp", seed=step)
+        images, labels = images[6 * rank : 6 * rank + 6], labels[6 * rank : 6 * rank + 6]
+        sizes = [2, 4] if rank == 1 and step % 3 == 0 else [3, 3]
+        for i, piece in enumerate(zip(images.split(sizes), labels.split(sizes), strict=True)):
+            with model.no_sync() if i == 0 else contextlib.nullcontext():
+                (loss(model, piece) * len(piece[0]) / 6).backward()
+            tracker.micro_batch(len(piece[0]), len(piece[0]) / 6)
+        if rank == 1 and step == 70:
+            tracker._collector._problem = "made up"
+        tracker.step()
+        found.append(gradient_moments(*parts_of_step(step)))
+        model.zero_grad()
+    if rank == 0:
+        tracker.estimate()
+    del found[70]
+    means = [float(torch.stack([getattr(m, f) for m in found]).mean()) for f in ("grad_sq_norm", "trace_cov")]
+    scale = tracker.estimate()
+    return (scale.grad_sq_norm, scale.trace_cov), means, scale.steps, scale.dropped, dict(tracker.skipped)
+
+
+def parts_of_step(step):
+    sizes = [3, 3, *([2, 4] if step % 3 == 0 else [3, 3])]
+    rows = flat(exact_gradients(build("mlp"), data("mlp", seed=step)))
+    parts = torch.stack([part.mean(0) for part in rows.split(sizes)])
+    weights = torch.tensor(sizes, dtype=torch.float64)
+    return sq_norms(parts), sizes, sq_norms(weights / 12 @ parts), weights
+
+
+def test_steps_that_go_round_the_ranks_together():
+    first, second = on_ranks(2, many)
+    assert first[:4] == second[:4]
+    assert first[0] == pytest.approx(first[1], rel=1e-9)
+    assert (first[2], first[3]) == (pytest.approx(79), 1)
+    assert (first[4], second[4]) == ({}, {"made up": 1})
