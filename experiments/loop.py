@@ -21,6 +21,7 @@ from experiments.distributed import ALONE, Ranks
 from experiments.environment import git_sha, versions
 from experiments.flat import FlatModel
 from experiments.meter import NoiseMeter
+from experiments.notice import Leaving
 from experiments.record import RunRecord
 from experiments.rmsprop import RMSpropTF
 from experiments.spans import CUT, beginnings
@@ -158,8 +159,15 @@ class Trainer:
         begun, last = self.rows[self.begins[-1]]["step"], self.rows[-1]["step"]
         return min(begun + next(step for step in spaced if begun + step > last), self.config.max_steps)
 
-    def run(self, record: RunRecord, checkpoint_seconds: float, on_row: Callable[[], None] = lambda: None) -> Summary:
-        """Train to the end, from the record's checkpoint if there is one."""
+    def run(
+        self,
+        record: RunRecord,
+        checkpoint_seconds: float,
+        on_row: Callable[[], None] = lambda: None,
+        must_leave: Callable[[], bool] = lambda: False,
+    ) -> Summary:
+        """Train to the end, from the record's checkpoint if there is one; once it must leave, save and raise `Leaving`
+        instead."""
         state = self.ranks.checkpoint(record, self.device)
         if state is not None:
             self.load_state_dict(state)
@@ -172,11 +180,14 @@ class Trainer:
             while self.step < target:
                 self.train_step()
                 self.noise.probe_if_due(self.step)
-                if self.ranks.first and time.perf_counter() - saved > checkpoint_seconds:
+                leaves = must_leave()
+                if self.ranks.first and (leaves or time.perf_counter() - saved > checkpoint_seconds):
                     self.seconds = before + time.perf_counter() - started
                     record.save_curve(self.rows, self.noise.group_rows)
                     record.save_checkpoint(self.state_dict())
                     saved = time.perf_counter()
+                if leaves:
+                    raise Leaving
             status = self.evaluate()
             self.seconds = before + time.perf_counter() - started
             self.rows[-1]["seconds"] = self.seconds

@@ -2,7 +2,8 @@
 
 `python -m experiments.tracking RUNS_FOLDER [GOAL ...]` follows a sweep and mirrors each run as one W&B run
 (same id, grouped by sweep, config and curve in it) until its standard input is closed, then does what is left.
-`WANDB_MODE` is `offline` where it isn't set. A run that is in W&B is marked by a file `mirrored` in its record, so this
+`WANDB_MODE` is `offline` where it isn't set, and from the first run on that W&B doesn't take within `ANSWER`
+seconds. A run that is in W&B is marked by a file `mirrored` in its record, so this
 can be stopped and started at will.
 """
 
@@ -27,6 +28,7 @@ from experiments.tasks import TASKS
 
 PATIENCE = 0.05  # of a sweep's time, that it waits for W&B at its end
 PAUSE = 2.0
+ANSWER = 20.0
 
 
 @contextmanager
@@ -34,7 +36,8 @@ def mirrored(suite: SuiteConfig) -> Iterator[None]:
     """Follow the sweep while the body runs, at the lowest priority; wait for the rest a while, then let it finish
     alone.
     """
-    if os.environ.get("WANDB_MODE") == "disabled":
+    mode = os.environ.get("WANDB_MODE", "offline")
+    if mode == "disabled":
         yield
         return
     suite.records.mkdir(parents=True, exist_ok=True)
@@ -52,6 +55,8 @@ def mirrored(suite: SuiteConfig) -> Iterator[None]:
         process.wait(PATIENCE * (time.monotonic() - started))
     except subprocess.TimeoutExpired:
         print(f"W&B is behind; it goes on in the background ({suite.records}/wandb.log)")
+    if mode != "offline" and any(suite.records.glob("wandb/offline-run-*")):
+        print(f"W&B took no runs; they wait for `make wandb-sync` ({suite.records}/wandb.log)")
 
 
 class Mirror:
@@ -61,6 +66,7 @@ class Mirror:
         import wandb
 
         self.wandb, self.records, self.goals = wandb, records, goals
+        self.mode = os.environ.get("WANDB_MODE", "offline")
         self.open: dict[Path, tuple[Any, int]] = {}
         for mark in records.glob("*-*/mirrored"):
             if mark.read_text().startswith("failed"):
@@ -102,7 +108,19 @@ class Mirror:
 
     def _start(self, folder: Path) -> Any:
         config = json.loads((folder / "config.json").read_text())
-        quiet = self.wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, save_code=False)
+        try:
+            return self._init(folder, config)
+        except self.wandb.Error as error:
+            if self.mode == "offline":
+                raise
+            print(f"{error}; from here on offline, for `make wandb-sync`", flush=True)
+            self.mode = "offline"
+            return self._init(folder, config)
+
+    def _init(self, folder: Path, config: dict[str, Any]) -> Any:
+        settings = self.wandb.Settings(
+            silent=True, console="off", x_disable_stats=True, disable_git=True, save_code=False, init_timeout=ANSWER
+        )
         return self.wandb.init(
             project=os.environ.get("WANDB_PROJECT", "noisescale"),
             group=self.records.name,
@@ -112,14 +130,14 @@ class Mirror:
             dir=str(self.records),
             resume="allow",
             reinit="create_new",
-            settings=quiet,
+            mode=self.mode,
+            settings=settings,
         )
 
 
 def main() -> int:
     """Until standard input is closed, and once more."""
     os.nice(19)
-    os.environ.setdefault("WANDB_MODE", "offline")
     mirror = Mirror(Path(sys.argv[1]), [float(goal) for goal in sys.argv[2:]])
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
         mirror.look()

@@ -1,5 +1,6 @@
 """What a Hydra job does: train the runs of its share that aren't finished, one after the other."""
 
+import signal
 import sys
 import traceback
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ from experiments.distributed import ALONE, Ranks, joined, own_device
 from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
+from experiments.notice import kept_back
 from experiments.record import RunRecord
 from experiments.tasks import TASKS
 
@@ -37,14 +39,15 @@ def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord, ranks: Rank
     """One run, unless it is finished, by this process or, while we waited for it, by another. Of several ranks the
     first holds the record."""
     held = record.lock() if ranks.first else nullcontext()
-    with held, time_limit(suite.cluster.run_seconds, record.fail):
+    with held, time_limit(suite.cluster.run_seconds, record.fail), kept_back(signal.SIGUSR2) as must_leave:
         if ranks.first_says(lambda: record.is_done(run)):
             return
         if ranks.first:
             record.start(run)
         device = own_device(torch.device(suite.device))
         _, build = TASKS[run.task.name]
-        Trainer(run, build(run.task, run.seed, device), device, ranks).run(record, suite.checkpoint_seconds)
+        trainer = Trainer(run, build(run.task, run.seed, device), device, ranks)
+        trainer.run(record, suite.checkpoint_seconds, must_leave=must_leave)
 
 
 def _note(record: RunRecord, message: str) -> None:

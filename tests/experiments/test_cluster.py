@@ -7,8 +7,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
+import torch
+from drive import ENVIRONMENT, ROOT, SMALL, SWEEP, command, same, start, sweep, tables
+
+from experiments.config import load
+from experiments.record import RunRecord
+from experiments.worker import train_one
 
 CLUSTER = Path(__file__).parents[1] / "slurm" / "cluster.sh"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -78,6 +84,40 @@ def test_a_killed_job_costs_no_run(local, slurm, tmp_path):
     out, _ = process.communicate(timeout=280)
     assert process.returncode == 0, out
     same(local, tmp_path)
+
+
+ONE_RUN = ["sweep.batch_sizes=[64]", "sweep.points=1", "sweep.widen=0", "task.dim=50000"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "seconds"), [(["scancel", "--signal=USR2"], 3600), (["scontrol", "requeue"], 0.05)], ids=["told", "cut"]
+)
+def test_a_preempted_job_goes_back_into_the_queue_and_on(slurm, tmp_path, ask, seconds):
+    """Told in time (as before its time limit), a run saves itself whatever its checkpoints; cut without a word, it goes
+    on from the last. The job stays the same one."""
+    environment = ENVIRONMENT | {"SLURM_CONF": str(slurm)}
+    process = start(tmp_path, *ONE_RUN, "cluster=slurm", f"checkpoint_seconds={seconds}", **environment)
+    wait_for(lambda: records(tmp_path, "config.json" if seconds > 1 else "checkpoint.pt"))
+    (job,) = jobs(tmp_path)
+    subprocess.run([*ask, job.name], env=environment, check=True)
+    wait_for(lambda: records(tmp_path, "checkpoint.pt"))
+    shown = subprocess.run(["scontrol", "show", "job", job.name], env=environment, capture_output=True, text=True)
+    assert "Restarts=1" in shown.stdout
+    (checkpoint,) = records(tmp_path, "checkpoint.pt")
+    assert torch.load(checkpoint, weights_only=True)["step"] > 0
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, out
+    assert jobs(tmp_path) == [job]
+
+    suite = load([*SMALL, *ONE_RUN, f"runs={tmp_path}/truth"])
+    (run_id,) = tables(tmp_path)[0]["run_id"]
+    run = next(run for lr in [0.5333, 1.067] if (run := suite.point(64, lr, 0)).run_id == run_id)
+    record = RunRecord(suite.records / run.run_id)
+    train_one(suite, run, record)
+    truth = record.read()
+    assert truth is not None
+    ours = tables(tmp_path)[1].drop(columns="run_id")
+    pd.testing.assert_frame_equal(ours, truth[2].drop(columns="seconds"), check_exact=True)
 
 
 def test_a_killed_node_daemon_costs_no_run(local, slurm, tmp_path):

@@ -1,5 +1,6 @@
 """What goes wrong around a sweep, caused for real: the others go on, a message names the run, a rerun heals it."""
 
+import ast
 import ctypes
 import multiprocessing
 import os
@@ -7,6 +8,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,10 +32,13 @@ from experiments.worker import train_one
 CPU = torch.device("cpu")
 
 
+SECRETS = {"WANDB_API_KEY": "5ec2e7" * 6 + "1234", "AWS_SECRET_ACCESS_KEY": "5ec2e7/AWS+1234", "HF_TOKEN": "hf_5ec2e7"}
+
+
 @pytest.fixture(scope="module")
 def local(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("local")
-    sweep(folder)
+    assert not any(secret in sweep(folder, **SECRETS) for secret in SECRETS.values())
     return folder
 
 
@@ -63,7 +68,7 @@ def fill(disk: Path, leave: int) -> Path:
 
 def suite_in(folder: Path) -> SuiteConfig:
     where = [f"runs={folder}/runs", f"results={folder}/results"]
-    return load(["task=quadratic", "preset=smoke", "checkpoint_seconds=0.0001", *where])
+    return load(["task=quadratic", "preset=smoke", "measure.curvature=false", "checkpoint_seconds=0.0001", *where])
 
 
 def outcome(suite: SuiteConfig) -> pd.DataFrame:
@@ -132,6 +137,31 @@ def test_a_folder_that_is_read_only_is_one_message(local, disk, tmp_path):
     remount(disk, "rw")
     sweep(disk)
     same(local, disk)
+
+
+def test_a_run_that_must_leave_saves_itself_first(tmp_path, monkeypatch):
+    """As submitit asks it to: by a signal whose handler ends the process."""
+    truth = outcome(suite_in(tmp_path / "truth"))
+    suite = replace(suite_in(tmp_path), checkpoint_seconds=3600.0)
+    run = suite.point(64, 0.5, 0)
+    record = RunRecord(suite.records / run.run_id)
+    train_step = Trainer.train_step
+
+    def asked_at_step_40(self):
+        if self.step == 40:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        train_step(self)
+
+    monkeypatch.setattr(Trainer, "train_step", asked_at_step_40)
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(number))
+    try:
+        with pytest.raises(SystemExit, match=str(int(signal.SIGUSR2))):
+            train_one(suite, run, record)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    state = record.load_checkpoint(CPU)
+    assert record.read() is None and state is not None and state["step"] == 41
+    pd.testing.assert_frame_equal(outcome(suite), truth, check_exact=True)
 
 
 def test_a_run_over_its_time_ends_and_goes_on_later(tmp_path):
@@ -289,6 +319,40 @@ def test_a_strangers_records_are_safe_to_collect(tmp_path, capsys):
     said = capsys.readouterr().out
     assert renamed.name in said and foreign.name in said
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.slow
+def test_secrets_reach_no_record_table_or_log(local):
+    files = [path for path in local.rglob("*") if path.is_file()]
+    assert len(files) > 30
+    for path in files:
+        assert not any(secret.encode() in path.read_bytes() for secret in SECRETS.values()), path
+
+
+def test_nothing_that_is_read_back_can_execute_code():
+    """`torch.load` takes `weights_only`, NumPy and YAML no objects; what is pickled goes through pipes alone."""
+    calls = {"torch.load": "weights_only=True", "np.load": "allow_pickle=False"}
+    refused = {
+        "eval",
+        "exec",
+        "pickle.load",
+        "pickle.loads",
+        "joblib.load",
+        "yaml.load",
+        "yaml.unsafe_load",
+        "__import__",
+    }
+    pipes = {("pool.py", "cloudpickle.loads")}
+    seen = set()
+    for path in [*ROOT.glob("experiments/**/*.py"), *ROOT.glob("noisescale/**/*.py"), *ROOT.glob("hydra_plugins/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name, arguments = ast.unparse(node.func), {ast.unparse(keyword) for keyword in node.keywords}
+                assert name not in refused, f"{path}:{node.lineno}"
+                assert name not in calls or calls[name] in arguments, f"{path}:{node.lineno}"
+                assert not name.endswith("pickle.loads") or (path.name, name) in pipes, f"{path}:{node.lineno}"
+                seen.add(name)
+    assert set(calls) <= seen
 
 
 KILLS = int(os.environ.get("NOISESCALE_KILLS", "8"))

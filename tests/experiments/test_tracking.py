@@ -5,8 +5,11 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+import time
 import zlib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +17,9 @@ import pytest
 from test_record import make
 from wandb.proto import wandb_internal_pb2
 
+from experiments.config import load
 from experiments.record import RunRecord
+from experiments.tracking import PATIENCE, mirrored
 from experiments.wandb_sync import unsent
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +115,52 @@ def test_sync_without_key_or_network_says_so_and_can_be_repeated(tmp_path, key, 
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
         assert "0" * 40 not in done.stdout + done.stderr
     assert len(unsent(tmp_path / "digits-smoke")) == 1
+
+
+class Failing(BaseHTTPRequestHandler):
+    """A W&B that answers every request with an error."""
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self.send_response(500)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_GET = do_POST = do_PUT = answer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_a_server_that_fails_holds_nothing_up_and_loses_nothing(tmp_path, monkeypatch, capsys):
+    """`WANDB_MODE=online` against a server of errors: the sweep ends in time, its run waits offline for the sync."""
+    suite = load(["task=digits", "preset=smoke", f"runs={tmp_path}"])
+    record = make(suite.records)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        server.asked = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("WANDB_MODE", "online")
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        started = time.monotonic()
+        with mirrored(suite):
+            time.sleep(4)
+        assert time.monotonic() - started < 4 * (1 + PATIENCE) + 0.5
+        assert "W&B is behind" in capsys.readouterr().out
+        end = time.monotonic() + 200
+        while not (record.folder / "mirrored").exists() and time.monotonic() < end:
+            time.sleep(0.2)
+        server.shutdown()
+    assert (record.folder / "mirrored").read_text() == "done\n"
+    assert "/graphql" in server.asked  # type: ignore[attr-defined]
+    assert "from here on offline" in (suite.records / "wandb.log").read_text()
+    assert [folder.name.rpartition("-")[2] for folder in unsent(suite.records)] == [record.run_id.rpartition("-")[2]]
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    with mirrored(suite):
+        pass
+    assert "W&B" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ start() {
 ClusterName=noisescale
 SlurmctldHost=localhost
 SlurmUser=root
+AuthInfo=cred_expire=5
 SlurmctldPort=${SLURM_PORT:-16817}
 SlurmdPort=$((${SLURM_PORT:-16817} + 1))
 StateSaveLocation=$dir/state
