@@ -1,15 +1,18 @@
 """Environment steps per second of the bare vector environment and of A2C on Pong, and how training's time splits:
-`python benchmarks/atari.py [environments ...]`.
+`python benchmarks/atari.py [environments ...]`; with `pair [environments]`, of two processes at once.
 
 One thread, by default 8 to 256 environments. Times are CPU seconds of the process, all its threads together, so that
 other jobs on the machine matter little; on an idle machine they are wall seconds. A step is 4 frames. `bare` takes
 random actions, `training` is batch, loss, backward and RMSProp at B = 5 environments; its shares are the game, the
-policy that picks actions, and learning. Two runs side by side on two cores give twice the last column; stepping one
-half of the environments while the policy looks at the other could at most take the game's share out of one run.
+policy that picks actions, and learning. Stepping one half of the environments while the policy looks at the other
+could take at most the smaller of the first two shares out of a run, on a core that a second run would fill; a run that
+has the machine to itself takes `threads=2`, which steps the environments on both cores.
 """
 
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from experiments.rmsprop import RMSpropTF
 from experiments.tasks.rl.a2c import A2CConfig, A2CTask
 from experiments.tasks.rl.envs import AtariEnvs, Step
 
@@ -57,8 +61,9 @@ def bare(count: int) -> float:
 
 def training(count: int, network: str) -> tuple[float, float, float, float]:
     """Steps per second, and the shares of the game, of acting and of learning."""
+    torch.set_num_threads(1)
     task = TimedTask(A2CConfig("pong", "pong", network=network, random_start=20), 0, torch.device("cpu"))  # type: ignore[arg-type]
-    optimizer = torch.optim.RMSprop(task.model.parameters(), lr=1e-4, alpha=0.99, eps=1e-5)
+    optimizer = RMSpropTF(list(task.model.parameters()), lr=1e-4, alpha=0.99, eps=1e-5)
     generator = torch.Generator().manual_seed(0)
 
     def one() -> tuple[float, float]:
@@ -79,6 +84,14 @@ def training(count: int, network: str) -> tuple[float, float, float, float]:
     return batches * count * 5 / total, game / total, (collect - game) / total, learn / total
 
 
+def pair(count: int) -> None:
+    """Two trainings at once, each a process with one thread."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        for network in ("small", "nature"):
+            rates = [rate for rate, *_ in pool.map(training, [count] * 2, [network] * 2)]
+            print(f"{count} environments, {network}: {' + '.join(f'{rate:,.0f}' for rate in rates)} steps/s")
+
+
 def main(counts: list[int]) -> None:
     torch.set_num_threads(1)
     print(f"{'':12}{'bare':>10}   {'training, network of 2013':38}{'training, network of 2015'}")
@@ -93,4 +106,8 @@ def main(counts: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]] or [8, 16, 32, 64, 128, 256])
+    numbers = [int(argument) for argument in sys.argv[1:] if argument != "pair"]
+    if "pair" in sys.argv[1:]:
+        pair(*(numbers or [16]))
+    else:
+        main(numbers or [8, 16, 32, 64, 128, 256])

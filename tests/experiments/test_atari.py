@@ -1,5 +1,7 @@
 """Real Pong, headless: autoreset, determinism, what the networks are, and that every game's config builds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ pytest.importorskip("ale_py")
 pytest.importorskip("gymnasium")
 
 from experiments.config import load
+from experiments.loop import Trainer
 from experiments.tasks.rl import a2c
 from experiments.tasks.rl.a2c import A2CConfig, A2CTask
 from experiments.tasks.rl.envs import AtariEnvs
@@ -82,6 +85,29 @@ def test_same_seed_same_rollouts():
     first = rollouts(0)
     assert first.shape == (4, 2, 5, 4, 84, 84) and first.dtype == torch.uint8
     assert torch.equal(first, rollouts(0)) and not torch.equal(first, rollouts(1))
+
+
+def dead_units(optimizer: str) -> tuple[float, float]:
+    """The share of the last hidden layer's units that are 0 on a whole batch: by the initial weights, and after 15
+    steps."""
+    run = load(["task=pong", "preset=smoke", "task.random_start=8", f"optimizer.name={optimizer}"]).run
+    run = replace(run, batch_size=40, micro_batch=20, lr=5e-4)
+    task = A2CTask(run.task, 0, CPU)
+    trainer = Trainer(run, task, CPU)
+    for _ in range(15):
+        trainer.train_step()
+    pixels = task.batch(8, generator())[0].flatten(0, 1).float() / 255
+    with torch.no_grad():
+        first, last = (model.trunk(pixels) for model in (Policy("small", (4, 84, 84), 6, 0), task.model))
+    return float((first.amax(0) == 0).float().mean()), float((last.amax(0) == 0).float().mean())
+
+
+def test_the_first_steps_leave_the_network_alive():
+    """PyTorch's RMSProp moves every weight by ten learning rates at once, and what it kills never learns again."""
+    first, last = dead_units("rmsprop_tf")
+    assert last < first + 0.02
+    first, last = dead_units("rmsprop")
+    assert last > first + 0.1, "the reason why Atari has TensorFlow's"
 
 
 def test_before_any_game_has_ended_the_metric_is_the_floor():
