@@ -132,7 +132,9 @@ def _parquet(files: list[Path]) -> Iterator[Mapping[str, Any]]:
 
 def _hub(source: str, folder: str, hub: str) -> Iterator[Mapping[str, Any]]:
     from datasets import Image, load_dataset
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()  # its retries without a network are a dozen lines, and ours says what to do
     try:
         yield from load_dataset(hub, split="train", streaming=True).cast_column("image", Image(decode=False))
     except (OSError, ValueError, RuntimeError) as error:

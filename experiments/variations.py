@@ -1,8 +1,9 @@
 """What a sweep's answer owes to choices that the paper leaves open: the sweep again, smaller, with one of them changed.
 
-`python -m experiments.variations task=svhn_vae preset=small sweep.batch_sizes=[8,32,128] sweep.seeds=1` fits the sweep
-as it is and with each of the task's `VARIED` overrides, and puts the fits side by side. Goals are values of the loss,
-which a change of its scaling moves too, so compare B_crit and B_simple, not steps.
+`python -m experiments.variations task=svhn_vae preset=small sweep=fixed sweep.batch_sizes=[8,32,128] sweep.seeds=1`
+fits the sweep, with few batch sizes and no search of the learning rate, as it is and with each of the task's `VARIED`
+overrides, and puts the fits side by side. Goals are values of the loss, which a change of its scaling moves too, so
+compare B_crit and B_simple, not steps.
 """
 
 import os
@@ -23,19 +24,17 @@ from experiments.sweep import Sweep, train_wanted
 from experiments.tables import write_csv
 from experiments.worker import train_one
 
-MOMENTUM = ("optimizer.name=momentum", "optimizer.momentum=0.9", "sweep.alpha=1.0")
-MOMENTUM += tuple(f"optimizer.{key}=null" for key in ("beta1", "beta2", "eps"))
 VARIED: dict[str, dict[str, tuple[str, ...]]] = {
     "svhn_autoencoder": {
         "as chosen": (),
         "latent 16": ("task.latent=16",),
-        "momentum": (*MOMENTUM, "sweep.lr=8"),
+        "Adam's β₁ 0.5": ("optimizer.beta1=0.5",),
     },
     "svhn_vae": {
         "as chosen": (),
         "latent 16": ("task.latent=16",),
         "pixel_std 0.2": ("task.pixel_std=0.2",),
-        "momentum": (*MOMENTUM, "sweep.lr=8"),
+        "Adam's β₁ 0.5": ("optimizer.beta1=0.5",),
     },
 }
 COLUMNS = ["goal", "s_min", "e_min", "b_crit", "b_crit_low", "b_crit_high", "b_crit_status"]
@@ -67,7 +66,7 @@ def measure(arguments: Sequence[str]) -> pd.DataFrame:
     rows = []
     for name, overrides in varied.items():
         suite = load([*arguments, *overrides])
-        own = Path(chosen.runs) / f"{chosen.name}-variations" / name.replace(" ", "-")
+        own = Path(chosen.runs) / f"{chosen.name}-variations" / suite.run.run_id
         found = fitted(replace(suite, results=str(own / "results"), runs=str(own)))
         rows.append(found[COLUMNS].assign(variation=name))
     table = pd.concat(rows)[["variation", *COLUMNS]]

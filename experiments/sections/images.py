@@ -84,8 +84,9 @@ def variations(results: Path) -> list[str]:
         ]
         blocks += [
             f"## {path.parent.name}: what the open choices change",
-            "The paper doesn't give latent size, loss scaling or optimizer. The sweep again with few batch sizes and "
-            "one seed, as chosen and with one of them changed; goals are of the loss as it is then scaled.",
+            "The paper doesn't give latent size, loss scaling or optimizer. The sweep again with few batch sizes, one "
+            "seed and one learning rate each, as chosen and with one of them changed; goals are of the loss as it is "
+            "then scaled.",
             table(["variation", "goal", "B_crit (images)", "B_simple averaged (images)"], rows),
         ]
     return blocks

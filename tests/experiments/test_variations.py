@@ -1,0 +1,32 @@
+import pandas as pd
+import pytest
+
+from experiments import variations
+from experiments.config import load
+from experiments.variations import VARIED, main
+
+SMALL = ["task=quadratic", "preset=smoke", "sweep=fixed", "sweep.batch_sizes=[4,32,256]", "sweep.seeds=1"]
+
+
+@pytest.mark.parametrize("task", VARIED)
+def test_every_variation_composes_and_is_another_experiment(task):
+    suites = [load([f"task={task}", "preset=small", *overrides]) for overrides in VARIED[task].values()]
+    assert len({suite.run.run_id for suite in suites}) == len(suites)
+    assert VARIED[task]["as chosen"] == ()
+
+
+def test_a_task_of_which_nothing_is_varied_is_refused(capsys):
+    assert main(["task=digits"]) == 2
+    assert "task=digits: nothing of it is varied; allowed: svhn_autoencoder, svhn_vae" in capsys.readouterr().err
+
+
+def test_variations_stand_side_by_side_and_come_out_the_same_again(tmp_path, monkeypatch):
+    monkeypatch.setitem(VARIED, "quadratic", {"as chosen": (), "half the rate": ("sweep.lr=0.1",)})
+    arguments = [*SMALL, f"results={tmp_path}/results", f"runs={tmp_path}/runs"]
+    assert main(arguments) == 0
+    table = tmp_path / "results" / "quadratic-smoke" / "variations.csv"
+    before, found = table.read_bytes(), pd.read_csv(table)
+    assert found["variation"].unique().tolist() == ["as chosen", "half the rate"]
+    assert len(found) == 2 * len(load(SMALL).sweep.goals) and found["s_min"].notna().all()
+    monkeypatch.setattr(variations, "train_one", None)
+    assert main(arguments) == 0 and table.read_bytes() == before
