@@ -1,8 +1,11 @@
 """What a Hydra job does: train the runs of its share that aren't finished, one after the other."""
 
+import math
 import signal
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -16,6 +19,8 @@ from experiments.loop import Trainer
 from experiments.notice import kept_back
 from experiments.record import RunRecord
 from experiments.tasks import TASKS
+
+TELL_SECONDS = 5.0
 
 
 def train(config: DictConfig) -> None:
@@ -31,6 +36,8 @@ def train(config: DictConfig) -> None:
                 train_one(suite, run, record, ranks)
             except (Exception, OverTimeError) as error:
                 _note(record, f"{traceback.format_exc()}\n{type(error).__name__}: {error}\n")
+                if suite.points is None:
+                    raise
                 if ranks.world > 1:
                     raise  # the other ranks wait for this one, until torchrun ends them
 
@@ -41,13 +48,38 @@ def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord, ranks: Rank
     held = record.lock() if ranks.first else nullcontext()
     with held, time_limit(suite.cluster.run_seconds, record.fail), kept_back(signal.SIGUSR2) as must_leave:
         if ranks.first_says(lambda: record.is_done(run)):
+            if suite.points is None and ranks.first:
+                print(f"done before: {record.folder}", flush=True)
             return
         if ranks.first:
             record.start(run)
         device = own_device(torch.device(suite.device))
         _, build = TASKS[run.task.name]
         trainer = Trainer(run, build(run.task, run.seed, device), device, ranks)
-        trainer.run(record, suite.checkpoint_seconds, must_leave=must_leave)
+        tell = teller(trainer) if suite.points is None and ranks.first else lambda: None
+        summary = trainer.run(record, suite.checkpoint_seconds, tell, must_leave)
+        if suite.points is None and ranks.first:
+            print(
+                f"{summary.status} after {summary.step:,} steps, {summary.seconds:.0f} s: {record.folder}", flush=True
+            )
+
+
+def teller(trainer: Trainer) -> Callable[[], None]:
+    """To call at each evaluation of a run that somebody watches: prints it, at most every `TELL_SECONDS`."""
+    said = -math.inf
+
+    def tell() -> None:
+        nonlocal said
+        if time.monotonic() - said >= TELL_SECONDS:
+            said = time.monotonic()
+            row, name = trainer.rows[-1], trainer.task.metric.name
+            print(
+                f"step {row['step']:,} of {trainer.config.max_steps:,}, {row['examples']:,} {trainer.task.unit}s: "
+                f"{name} {row['metric']:.4g}, B_simple {row['b_simple']:.4g}, {row['seconds']:.0f} s",
+                flush=True,
+            )
+
+    return tell
 
 
 def _note(record: RunRecord, message: str) -> None:
