@@ -1,13 +1,16 @@
 """B_simple of one frozen network by this library and its peers, at equal examples: `python benchmarks/estimators.py`.
 
+With `cost` or `errors` behind it, only that half: a minute, and a quarter of an hour that a busy machine doesn't spoil.
+
 A CNN of 16 and 32 channels, trained for a moment on 1,500 of scikit-learn's real digits and then frozen; B_simple is
 exact, from every example in float64. Each way sees the same 6,400 examples a seed, drawn with replacement in batches of
 16, 64 and 256. Printed for each: the root mean square error relative to the exact value over the seeds, how many of its
 95% intervals hold it, CPU milliseconds a step at B = 64 over a plain step and over plain accumulation in 4 (the ways
 take turns), and the memory that the first step adds to the process's peak, beyond what plain training adds.
 
-The peers come with the extra `peers`; one that doesn't import is named and left out. Where a peer gives norms and no
-estimate, its norms go into the unbiased formula and a ratio of means, the best that can be made of them.
+gns-pytorch takes one backward pass an example and gets 4 seeds. The peers come with the extra `peers`; one that doesn't
+import is named and left out. Where a peer gives norms and no estimate, its norms go into the unbiased formula and a
+ratio of means, the best that can be made of them.
 """
 
 import json
@@ -21,6 +24,8 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +81,7 @@ class Way:
     """One way to measure: `step` is a whole training step with learning rate 0, `result` (estimate, low, high)."""
 
     name = ""
+    seeds = SEEDS
 
     def __init__(self, model: nn.Sequential, size: int):
         self.model, self.size = model, size
@@ -201,6 +207,7 @@ class BackPACK(Norms):
 
 class GnsPytorch(Way):
     name = "gns-pytorch: as in its readme"
+    seeds = 4
 
     def __init__(self, model: nn.Sequential, size: int):
         import gns_pytorch
@@ -237,7 +244,28 @@ class AdaScale(Way):
         return variance / square * self.size / 4, math.nan, math.nan
 
 
-WAYS = (Plain, PlainAccumulation, ExampleHooks, Vmap, Accumulation, Opacus, BackPACK, GnsPytorch, AdaScale)
+class AdaptDL(Way):
+    name = "AdaptDL: accumulation in 4"
+
+    def __init__(self, model: nn.Sequential, size: int):
+        from adaptdl.torch.gradient_noise_scale import GradientNoiseScale
+
+        super().__init__(model, size)
+        self.sync = SimpleNamespace(require_backward_grad_sync=False)  # as their DDP says it to their estimator
+        self.scale = GradientNoiseScale(self.sync, self.optimizer, num_replicas=1)
+
+    def step(self, batch: tuple[Tensor, Tensor]) -> None:
+        self.scale.reset_accumulation()
+        for i, piece in enumerate(zip(*(t.split(self.size // 4) for t in batch), strict=True)):
+            self.sync.require_backward_grad_sync = i == 3
+            loss(self.model, piece).backward()
+        self.update()
+
+    def result(self) -> tuple[float, float, float]:
+        return self.scale.var_avg() / self.scale.sqr_avg() * self.size / 4, math.nan, math.nan
+
+
+WAYS = (Plain, PlainAccumulation, ExampleHooks, Vmap, Accumulation, Opacus, BackPACK, AdaScale, AdaptDL, GnsPytorch)
 
 
 def copy_of(model: nn.Sequential) -> nn.Sequential:
@@ -254,7 +282,7 @@ def errors(
     held = []
     for size in SIZES:
         off = []
-        for seed in range(SEEDS):
+        for seed in range(way.seeds):
             generator = torch.Generator().manual_seed(seed)
             random.seed(seed)
             run = way(copy_of(model), size)
@@ -287,7 +315,7 @@ def cost(way: type[Way], model: nn.Sequential, images: Tensor, labels: Tensor) -
     return {"ms": own, "plain": plain, "accumulation": accumulation, "mb": (peak - before) / 1024}
 
 
-def measure(name: str) -> None:
+def measure(half: str, name: str) -> None:
     """One way in a process of its own; its numbers as one line of JSON."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -295,40 +323,49 @@ def measure(name: str) -> None:
     model, truth = frozen(images, labels)
     way = next(way for way in WAYS if way.name == name)
     try:
-        result = cost(way, model, images, labels)
+        result = cost(way, model, images, labels) if half == "cost" else errors(way, model, truth, images, labels)
     except ImportError as error:
         print(json.dumps({"missing": str(error)}))
         return
-    if way not in (Plain, PlainAccumulation):
-        result |= errors(way, model, truth, images, labels)
     print(json.dumps(result | {"truth": truth}))
 
 
-def main() -> None:
-    head = [f"RMSE B={size}" for size in SIZES]
-    print(f"{'':<40}{head[0]:>11}{head[1]:>11}{head[2]:>12}   held   ms   over plain   over accumulation   more MB")
-    base = 0.0
+def rows(half: str, head: str, line: Callable[[dict[str, Any]], str]) -> None:
+    """A table of one half, a process and a line for each way."""
+    print(head, flush=True)
     for way in WAYS:
-        child = subprocess.run([sys.executable, __file__, way.name], capture_output=True, text=True)
+        if half == "errors" and way in (Plain, PlainAccumulation):
+            continue
+        child = subprocess.run([sys.executable, __file__, half, way.name], capture_output=True, text=True)
         if child.returncode:
-            print(f"{way.name:<40}failed: {child.stderr.strip().splitlines()[-1]}")
+            print(f"{way.name:<40}failed: {child.stderr.strip().splitlines()[-1]}", flush=True)
             continue
         found = json.loads(child.stdout.strip().splitlines()[-1])
-        if "missing" in found:
-            print(f"{way.name:<40}not installed ({found['missing']})")
-            continue
-        if way is Plain:
-            base = found["mb"]
-            print(f"exact B_simple {found['truth']:.1f}, {EXAMPLES} examples a seed, {SEEDS} seeds")
-        rmse = "".join(f"{x:>11.1%}" for x in found.get("rmse", [])) or " " * 33
-        held = found.get("held", [math.nan])[0]
-        print(
-            f"{way.name:<40}{rmse}{'–' if math.isnan(held) else f'{held:.0%}':>8}{found['ms']:>7.2f}"
-            f"{found['ms'] / found['plain']:>10.2f}×{found['ms'] / found['accumulation']:>15.2f}×"
-            f"{found['mb'] - base:>15.1f}",
-            flush=True,
-        )
+        said = f"not installed ({found['missing']})" if "missing" in found else line(found)
+        print(f"{way.name:<40}{said}", flush=True)
+
+
+def main(halves: list[str]) -> None:
+    if "cost" in halves:
+        base: list[float] = []
+
+        def costs(found: dict[str, Any]) -> str:
+            base.append(found["mb"])  # the first way is plain training
+            return (
+                f"{found['ms']:>7.2f}{found['ms'] / found['plain']:>13.2f}{found['ms'] / found['accumulation']:>19.2f}"
+                f"{found['mb'] - base[0]:>10.1f}"
+            )
+
+        rows("cost", f"{'B = 64':<40}{'ms':>7}{'over plain':>13}{'over accumulation':>19}{'more MB':>10}", costs)
+    if "errors" in halves:
+
+        def rmse(found: dict[str, Any]) -> str:
+            held = "–" if math.isnan(found["held"][0]) else f"{found['held'][0]:.0%}"
+            return "".join(f"{x:>9.1%}" for x in found["rmse"]) + f"{held:>7}{found['truth']:>9.1f}"
+
+        head = "".join(f"{f'B = {size}':>9}" for size in SIZES)
+        rows("errors", f"{f'RMSE, {EXAMPLES} examples, {SEEDS} seeds':<40}{head}{'held':>7}{'exact':>9}", rmse)
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1]) if len(sys.argv) > 1 else main()
+    measure(*sys.argv[1:]) if len(sys.argv) == 3 else main(sys.argv[1:] or ["cost", "errors"])

@@ -137,17 +137,18 @@ class Loop:
         self.optimizer.zero_grad()
 
 
-def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], float]) -> list[float]:
+def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], float], every: int = 1) -> list[float]:
     """Ratio of CPU times turn by turn, each of as many steps as take 50 ms; `total` adds a time up over ranks."""
-    kept = NoiseTracker(measured.model) if measured is not plain else None
+    kept = NoiseTracker(measured.model, every=every) if measured is not plain else None
     if kept is not None:
         attach(kept)
 
     def seconds(loop: Loop, track: bool, steps: int) -> float:
-        tracker = kept or (NoiseTracker(loop.model) if track else None)
+        tracker = kept or (NoiseTracker(loop.model, every=every) if track else None)
         if tracker is not None and kept is None:
             attach(tracker)
-        loop.step(tracker)  # sets things up, and checks example hooks
+        for _ in range(every):
+            loop.step(tracker)  # sets things up, and checks example hooks
         started = time.process_time()
         for _ in range(steps):
             loop.step(tracker)
@@ -156,7 +157,7 @@ def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], 
             tracker.close()
         return total(spent)
 
-    steps = max(1, round(0.05 / seconds(plain, False, 3) * 3))
+    steps = every * max(1, round(0.05 / seconds(plain, False, 3) * 3 / every))
     ratios = []
     for turn in range(TURNS + 2):
         found = {}
@@ -167,8 +168,8 @@ def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], 
     return ratios
 
 
-def accumulation(make: Callable[[], nn.Module], shape: tuple[int, ...], kind: str) -> list[float]:
-    """A step of 4 micro-batches of 32, plain or under DDP with leaf hooks or the bucket hook."""
+def accumulation(make: Callable[[], nn.Module], shape: tuple[int, ...], kind: str, every: int = 1) -> list[float]:
+    """Steps of 4 micro-batches of 32, plain or under DDP with leaf hooks or the bucket hook; every n-th is measured."""
     pieces = [batch(shape, MICRO) for _ in range(PARTS)]
 
     def loop() -> Loop:
@@ -185,7 +186,7 @@ def accumulation(make: Callable[[], nn.Module], shape: tuple[int, ...], kind: st
     plain = loop()
     if kind == "DDP, bucket hook":
         return turns(plain, loop(), NoiseTracker.use_ddp_hook, total)
-    return turns(plain, plain, lambda tracker: None, total)
+    return turns(plain, plain, lambda tracker: None, total, every)
 
 
 def examples(make: Callable[[], nn.Module], shape: tuple[int, ...], size: int) -> list[float]:
@@ -220,7 +221,9 @@ def main(asked: list[str]) -> None:
             continue
         label = f"{name}, {sum(p.numel() for p in make().parameters()) / 1e6:.1f} M"
         if "accumulation" in sections:
-            report(label, f"{PARTS} × {MICRO}, one process", accumulation(make, shape, "one process"))
+            for every in (1, 4):
+                kind = f"{PARTS} × {MICRO}" + (f", each {every}th step" if every > 1 else "")
+                report(label, kind, accumulation(make, shape, "one process", every))
         for kind in ("DDP, leaf hooks", "DDP, bucket hook") if "ddp" in sections else ():
             with tempfile.TemporaryDirectory() as folder:
                 mp.start_processes(rank, (folder, name, kind), nprocs=2, start_method="spawn")

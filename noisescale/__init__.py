@@ -1,5 +1,6 @@
 """The gradient noise scale with an error bar, in anybody's training loop."""
 
+from noisescale import theory
 from noisescale.advice import Advice, advise
 from noisescale.average import MomentAverage, NoiseScale, Ratio, ratio_of_means
 from noisescale.curvature import (
@@ -40,4 +41,5 @@ __all__ = [
     "line_search",
     "per_example_sq_norms",
     "ratio_of_means",
+    "theory",
 ]

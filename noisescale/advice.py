@@ -37,13 +37,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Advice:
-    """`rows` by batch size; `stops` is the batch size from which doubling no longer pays, inf where it pays throughout.
+    """`rows` by batch size, and what follows from them.
 
-    Doubling pays where it takes a larger share off the time than it adds to the device-hours; with one number of
-    devices for all batch sizes, where it makes training faster. With devices in proportion to the batch it stops at
-    B_crit.
+    `name` is what `b_crit` was measured as: "B_crit", or "B_simple" in its place. `stops` is the batch size from which
+    doubling no longer pays, inf where it pays throughout. Doubling pays where it takes a larger share off the time than
+    it adds to the device-hours; with one number of devices for all batch sizes, where it makes training faster. With
+    devices in proportion to the batch it stops at B_crit.
     """
 
+    name: str
     b_crit: Estimate
     rows: tuple[Row, ...]
     stops: Estimate
@@ -78,13 +80,12 @@ class Advice:
 
     def _words(self) -> list[str]:
         fastest, cheapest, largest = self.fastest, self.cheapest, whole(self.rows[-1].batch_size)
+        critical = f"{self.name} {with_interval(self.b_crit)}."
         if fastest is cheapest:
-            first = (
-                f"B_crit {with_interval(self.b_crit)}. B = {whole(fastest.batch_size)} is the fastest and the cheapest."
-            )
+            first = f"{critical} B = {whole(fastest.batch_size)} is the fastest and the cheapest."
         else:
             first = (
-                f"B_crit {with_interval(self.b_crit)}. "
+                f"{critical} "
                 f"B = {whole(fastest.batch_size)} is the fastest, at {number(fastest.cost.value)} times the least "
                 f"cost; B = {whole(cheapest.batch_size)} is the cheapest, in {number(cheapest.time.value)} times "
                 "the least time."
@@ -96,9 +97,9 @@ class Advice:
         if math.isinf(self.stops.value):
             return [
                 first,
-                f"Doubling pays up to the largest batch size given, {largest} (to {least} at the least B_crit).",
+                f"Doubling pays up to the largest batch size given, {largest} (to {least} at the least {self.name}).",
             ]
-        spread = "" if least == most else f" (between {least} and {most} over the interval of B_crit)"
+        spread = "" if least == most else f" (between {least} and {most} over the interval of {self.name})"
         return [
             first,
             f"Doubling stops paying at B = {whole(self.stops.value)}{spread}: "
@@ -131,7 +132,8 @@ def advise(
         ValueError: numbers that are not positive and finite, fewer than two batch sizes, one twice, or a B_crit that is
             not a positive number.
     """
-    critical = _estimate(b_crit)
+    name = "B_simple" if isinstance(b_crit, NoiseScale) else "B_crit"
+    critical = _estimate(name, b_crit)
     if isinstance(b_crit, ParetoFit) and run is None:
         # The point in the middle of the front, which the sweep pins down whatever B_crit is.
         middle = math.sqrt(b_crit.smallest * b_crit.largest)
@@ -171,10 +173,10 @@ def advise(
         for i in range(batch.size)
     )
     stops = _range(np.array([_stop(batch, t, c) for t, c in zip(time, cost, strict=True)]))
-    return Advice(critical, rows, stops, absolute=run is not None)
+    return Advice(name, critical, rows, stops, absolute=run is not None)
 
 
-def _estimate(b_crit: Estimate | ParetoFit | NoiseScale | float) -> Estimate:
+def _estimate(name: str, b_crit: Estimate | ParetoFit | NoiseScale | float) -> Estimate:
     if isinstance(b_crit, ParetoFit):
         found = b_crit.b_crit
     elif isinstance(b_crit, NoiseScale):
@@ -185,7 +187,7 @@ def _estimate(b_crit: Estimate | ParetoFit | NoiseScale | float) -> Estimate:
         found = Estimate(b_crit, b_crit, b_crit)
     if not (math.isfinite(found.value) and found.value > 0 and 0 <= found.low <= found.value <= found.high):
         raise ValueError(
-            "B_crit must be a positive number within its interval, got "
+            f"{name} must be a positive number within its interval, got "
             f"{found.value:g} [{found.low:g}, {found.high:g}]; measure longer, or at more batch sizes"
         )
     return found

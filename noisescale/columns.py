@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from noisescale.precondition import PRECONDITIONED
+
 TOTAL = "total"
 WRAPPERS = ("module.", "_orig_mod.")
 
@@ -37,8 +39,11 @@ class Columns:
         group_of = _group_of(groups)
         owners = [group_of(name) for name in self.parameters]
         self.names = [TOTAL, *dict.fromkeys(owner for owner in owners if owner is not None)]
-        if groups is not None and (len(self.names) == 1 or TOTAL in self.names[1:]):
-            raise ValueError(f"groups gave {self.names[1:]}: at least one is needed, and none may be called '{TOTAL}'")
+        if groups is not None and (len(self.names) == 1 or {TOTAL, PRECONDITIONED} & set(self.names[1:])):
+            raise ValueError(
+                f"groups gave {self.names[1:]}: at least one is needed, and none may be called '{TOTAL}' or "
+                f"'{PRECONDITIONED}'"
+            )
         column = {name: i for i, name in enumerate(self.names)}
         self._sums = torch.zeros(len(owners), len(self.names), dtype=torch.float64)
         self._sums[:, 0] = 1

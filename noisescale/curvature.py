@@ -14,6 +14,7 @@ from scipy import optimize, special, stats
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from noisescale.per_example import leading
 from noisescale.undisturbed import undisturbed
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -46,12 +47,12 @@ def hessian_noise(
         model: its parameters with `requires_grad` are differentiated.
         loss: `loss(model, batch)`, a scalar: the mean over the batch's examples.
         batches: three independent batches in whatever form `loss` takes.
-        sizes: examples in the first two; by default the leading dimension of their first tensor.
+        sizes: examples in the first two; by default the leading dimension that their tensors have in common.
 
     Raises:
         ValueError: a size that can't be read off or isn't positive, or no parameter to differentiate.
     """
-    b1, b2 = sizes if sizes is not None else (_leading(batches[0]), _leading(batches[1]))
+    b1, b2 = sizes if sizes is not None else (leading(batches[0]), leading(batches[1]))
     if min(b1, b2) < 1:
         raise ValueError(f"sizes must be positive, got {(b1, b2)}")
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -69,16 +70,6 @@ def hessian_noise(
     cross = _dot(first, h_second)
     difference = _dot(first, h_first) - cross - _dot(second, h_first) + _dot(second, h_second)
     return Curvature(cross, difference / (1 / b1 + 1 / b2))
-
-
-def _leading(batch: Any) -> int:
-    first = batch
-    while not isinstance(first, Tensor):
-        values = list(first.values()) if isinstance(first, dict) else first
-        if not isinstance(values, (list, tuple)) or not values:
-            raise ValueError(f"can't read the number of examples off a {type(batch).__name__}: give sizes=(b1, b2)")
-        first = values[0]
-    return len(first)
 
 
 def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:

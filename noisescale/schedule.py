@@ -15,8 +15,8 @@ class AdaptiveBatchSize:
 
         schedule = AdaptiveBatchSize(r=256, start=64, smallest=32, largest=4096, unit=32)
         ...
-        for micro_batch in take(schedule.accumulation):       # 32 examples each
-            ...
+        for _ in range(schedule.accumulation):
+            backward(next(micro_batches))                     # 32 examples each
         if step % 100 == 0:
             schedule.update(tracker.estimate())
             for group in optimizer.param_groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -191,6 +192,10 @@ class NoiseTracker:
         }
         if PRECONDITIONED in self._averages:
             found[PRECONDITIONED] = self._averages[PRECONDITIONED].estimate(confidence, 0, skipped)
+        if self.skipped and found[TOTAL].steps == 0:
+            reason, count = self.skipped.most_common(1)[0]
+            why = f"no steps: {count} left out, {reason}"
+            found = {name: replace(scale, remark=why) for name, scale in found.items()}
         return found
 
     def scalars(self, prefix: str = "noise_scale") -> dict[str, float]:
@@ -203,7 +208,7 @@ class NoiseTracker:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything measured so far; call it between steps."""
+        """Everything measured so far, on several ranks without sums that wait to go round; call it between steps."""
         self._collect()
         return {
             "averages": {name: average.state_dict() for name, average in self._averages.items()},

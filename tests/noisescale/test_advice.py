@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from noisescale.advice import advise
-from noisescale.average import NoiseScale
+from noisescale.average import MomentAverage, NoiseScale
 from noisescale.pareto import Estimate, fit_pareto
 from noisescale.text import number, table, whole, with_interval
 
@@ -91,6 +91,16 @@ def test_doubling_may_pay_throughout():
     advice = advise(1e6, [32, 256], [0.1, 0.11])
     assert advice.stops == Estimate(math.inf, math.inf, math.inf)
     assert "pays up to the largest batch size given, 256." in str(advice)
+
+
+def test_what_was_measured_is_called_by_its_name():
+    average = MomentAverage(window=50)
+    for step in range(50):
+        average.update(1.0 + step % 3, 200.0 + step % 5, examples=8)
+    assert "B_simple 102" in str(advise(average.estimate(), [32, 256], [0.05, 0.08]))
+    assert "B_crit 101" in str(advise(101.0, [32, 256], [0.05, 0.08]))
+    with pytest.raises(ValueError, match="B_simple must be a positive number"):
+        advise(MomentAverage(window=5).estimate(), [32, 256], [0.05, 0.08])
 
 
 def test_an_open_interval_gives_open_ranges():

@@ -177,6 +177,7 @@ def test_one_part_no_gradient_and_zero_gradients():
     tracker.step()
     assert dict(tracker.skipped) == {"only one part: no two gradients to compare": 1, "no gradient": 1}
     assert tracker.estimate().dropped == 2 and tracker.estimate().steps == 0
+    assert tracker.estimate().remark == "no steps: 1 left out, only one part: no two gradients to compare"
     for _ in range(3):
         for piece in zip(*(t.split(6) for t in batch), strict=True):
             (loss(model, piece) * 0).backward()
@@ -349,6 +350,8 @@ def test_errors_say_what_is_wrong():
         NoiseTracker(model, groups="layers")
     with pytest.raises(ValueError, match="at least one is needed"):
         NoiseTracker(model, groups=lambda name: None)
+    with pytest.raises(ValueError, match="none may be called 'total' or 'preconditioned'"):
+        NoiseTracker(model, groups=lambda name: "preconditioned")
     with pytest.raises(ValueError, match="no parameters"):
         NoiseTracker(nn.ReLU())
     tracker.close()
