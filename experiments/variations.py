@@ -7,6 +7,7 @@ compare B_crit and B_simple, not steps.
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,7 +67,7 @@ def measure(arguments: Sequence[str]) -> pd.DataFrame:
     rows = []
     for name, overrides in varied.items():
         suite = load([*arguments, *overrides])
-        own = Path(chosen.runs) / f"{chosen.name}-variations" / suite.run.run_id
+        own = Path(chosen.runs) / f"{chosen.name}-variations" / re.sub(r"[^a-z0-9]+", "-", name.lower())
         found = fitted(replace(suite, results=str(own / "results"), runs=str(own)))
         rows.append(found[COLUMNS].assign(variation=name))
     table = pd.concat(rows)[["variation", *COLUMNS]]

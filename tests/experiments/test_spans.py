@@ -15,6 +15,7 @@ from experiments.loop import Trainer, evaluation_steps
 from experiments.record import RunRecord
 from experiments.spans import beginnings, number, span, split, steps_to
 from experiments.tasks import TASKS
+from experiments.variations import fitted
 
 CUT = 0.4
 TRUTHS = Planted(start=20, slope=0.5), Planted(start=200, slope=1.0)
@@ -151,3 +152,26 @@ def test_a_run_killed_after_a_cut_goes_on_at_the_lower_rate_bit_for_bit(tmp_path
     resumed = trained(cut_run(), RunRecord(tmp_path / "cut"))
     assert torch.equal(resumed.flat.vector, whole.flat.vector)
     assert [row["metric"] for row in resumed.rows] == [row["metric"] for row in whole.rows]
+
+
+def test_a_sweep_of_spans_from_end_to_end(tmp_path):
+    small = [
+        "task=quadratic",
+        "preset=smoke",
+        "task.dim=1000",
+        "measure.curvature=false",
+        "sweep=fixed",
+        "lr_cuts=[0.3]",
+    ]
+    where = [f"results={tmp_path}/results", f"runs={tmp_path}/runs"]
+    suite = load([*small, *where, "sweep.batch_sizes=[4,16,64]", "sweep.steps_budget=300"])
+    fits = fitted(suite)
+    assert fits["goal"].tolist() == [0.3, 0.1] and (fits["censored"] == 0).all()
+    runs, curves = (pd.read_parquet(suite.tables / f"{name}.parquet") for name in ("runs", "curves"))
+    found = pd.read_csv(suite.tables / "crossings.csv").set_index(["goal", "batch_size"])
+    for run in runs.itertuples():
+        curve = curves[curves["run_id"] == run.run_id]
+        begins = beginnings(curve["metric"].to_list(), "min", [0.3], suite.run.stop_patience)
+        assert len(begins) == 2
+        left = curve["step"].iloc[-1] - curve["step"].iloc[begins[1]]
+        assert 0 < found.loc[(0.1, run.batch_size), "steps"] <= left < curve["step"].iloc[-1]
