@@ -100,9 +100,8 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on(slurm, tmp_path, ask, s
     wait_for(lambda: records(tmp_path, "config.json" if seconds > 1 else "checkpoint.pt"))
     (job,) = jobs(tmp_path)
     subprocess.run([*ask, job.name], env=environment, check=True)
-    wait_for(lambda: records(tmp_path, "checkpoint.pt"))
-    shown = subprocess.run(["scontrol", "show", "job", job.name], env=environment, capture_output=True, text=True)
-    assert "Restarts=1" in shown.stdout
+    show = ["scontrol", "show", "job", job.name]
+    wait_for(lambda: "Restarts=1" in subprocess.run(show, env=environment, capture_output=True, text=True).stdout)
     (checkpoint,) = records(tmp_path, "checkpoint.pt")
     assert torch.load(checkpoint, weights_only=True)["step"] > 0
     out, _ = process.communicate(timeout=280)

@@ -355,7 +355,7 @@ def test_nothing_that_is_read_back_can_execute_code():
     assert set(calls) <= seen
 
 
-KILLS = int(os.environ.get("NOISESCALE_KILLS", "8"))
+KILLS = int(os.environ.get("NOISESCALE_KILLS", "6"))
 
 
 def reaches(process: subprocess.Popen[str], folder: Path, changes: int, delay: float) -> bool:
@@ -376,7 +376,7 @@ def reaches(process: subprocess.Popen[str], folder: Path, changes: int, delay: f
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 60 * KILLS)
 def test_kills_anywhere_lose_no_run_and_change_no_row(local, tmp_path):
-    """NOISESCALE_KILLS (8) times the driver, a worker or all of a sweep is killed, in as many sweeps as that takes."""
+    """NOISESCALE_KILLS (6) times the driver, a worker or all of a sweep is killed, in as many sweeps as that takes."""
     draw, kills, sweeps = random.Random(KILLS), 0, 0
     while kills < KILLS:
         folder = tmp_path / str(sweeps)

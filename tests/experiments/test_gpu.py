@@ -1,21 +1,67 @@
 """The short while on a GPU, on the processor: it spends its budget on what is missing, and stops in time."""
 
+import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from drive import ENVIRONMENT, ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+BARE = ["torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib", "pytest", "pip", "setuptools", "noisescale"]
+REFUSE = """import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if path is None and name in {refused!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}: not on a bare machine, not in wheels/", name=name)
+
+sys.meta_path.insert(0, Refuse())
+"""
 
 
-def spend(minutes: float, out: Path, *more: str) -> str:
+def needed(names: list[str]) -> set[str]:
+    """Distributions and what they require, as far as it is installed here."""
+    found: set[str] = set()
+    while names:
+        name = canonicalize_name(names.pop())
+        with suppress(metadata.PackageNotFoundError):
+            if name not in found:
+                for requirement in map(Requirement, metadata.requires(name) or []):
+                    if name != "noisescale" and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+                        names.append(requirement.name)
+                found.add(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory) -> dict[str, str]:
+    """An environment in which nothing can be imported but what a bare machine has and what `make gpu-wheels` brings,
+    without what that would require."""
+    text = (ROOT / "scripts" / "gpu_wheels.sh").read_text()
+    wheels = text.partition('names = """')[2].partition('"""')[0].split() + re.findall(r'"([\w-]+)==', text)
+    assert "hydra-core" in wheels and "antlr4-python3-runtime" in wheels
+    allowed = needed(list(BARE)) | {canonicalize_name(name) for name in wheels}
+    homes = metadata.packages_distributions().items()
+    refused = {name for name, of in homes if not any(canonicalize_name(one) in allowed for one in of)}
+    assert {"wandb", "ray", "tokenizers"} <= refused | {"wandb", "ray", "tokenizers"} - dict(homes).keys()
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "sitecustomize.py").write_text(REFUSE.format(refused=refused - {"hydra_plugins", "benchmarks"}))
+    return {"PYTHONPATH": str(folder)}
+
+
+def spend(minutes: float, out: Path, *more: str, **environment: str) -> str:
     command = [sys.executable, "-m", "experiments.gpu", "--minutes", str(minutes), "--out", str(out)]
     done = subprocess.run(
         [*command, "--device", "cpu", "--preset", "smoke", "--sweeps-only", *more],
         cwd=ROOT,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | environment,
         capture_output=True,
         text=True,
         timeout=280,
@@ -25,9 +71,10 @@ def spend(minutes: float, out: Path, *more: str) -> str:
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_made_and_not_made_again(tmp_path):
+def test_what_is_missing_is_made_and_not_made_again(bare, tmp_path):
+    """On a machine that has no more than PyTorch and wheels/."""
     small = ["--tasks", "quadratic", "--", "sweep.batch_sizes=[16,64]", "measure.curvature=false"]
-    assert "quadratic-smoke: ok" in spend(3, tmp_path, *small)
+    assert "quadratic-smoke: ok" in spend(3, tmp_path, *small, **bare)
     assert len(pd.read_parquet(tmp_path / "quadratic-smoke" / "runs.parquet")) == 7
     assert (tmp_path / "quadratic-smoke" / "fits.csv").exists()
     assert "quadratic-smoke" not in spend(3, tmp_path, *small).replace(str(tmp_path), "")

@@ -1,5 +1,6 @@
 """What W&B's offline mode writes, read back with W&B's own message format."""
 
+import gzip
 import json
 import os
 import struct
@@ -11,10 +12,11 @@ import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from test_record import make
+from test_record import copy, make
 from wandb.proto import wandb_internal_pb2
 
 from experiments.config import load
@@ -23,6 +25,11 @@ from experiments.tracking import PATIENCE, mirrored
 from experiments.wandb_sync import unsent
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> RunRecord:
+    return make(tmp_path_factory.mktemp("made"))
 
 
 def mirror(runs: Path, *goals: str) -> None:
@@ -72,9 +79,9 @@ def read_back(file: Path) -> tuple[dict, pd.DataFrame, dict]:
 
 
 @pytest.mark.slow
-def test_finished_runs_are_mirrored_once_and_whole(tmp_path):
+def test_finished_runs_are_mirrored_once_and_whole(made, tmp_path):
     runs = tmp_path / "digits-smoke"
-    record = make(runs)
+    record = copy(made, runs)
     mirror(runs, "0.5", "0.000001")
     files = list(runs.glob("wandb/offline-run-*/*.wandb"))
     assert len(files) == 1
@@ -97,9 +104,9 @@ def test_finished_runs_are_mirrored_once_and_whole(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "said"), [("", "wandb login"), ("0" * 40, "nothing was sent")])
-def test_sync_without_key_or_network_says_so_and_can_be_repeated(tmp_path, key, said):
+def test_sync_without_key_or_network_says_so_and_can_be_repeated(made, tmp_path, key, said):
     suite = ["task=digits", "preset=smoke", f"runs={tmp_path}"]
-    make(tmp_path / "digits-smoke")
+    copy(made, tmp_path / "digits-smoke")
     mirror(tmp_path / "digits-smoke")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
     environment |= {"WANDB_BASE_URL": "http://127.0.0.1:9", "HOME": str(tmp_path), "NETRC": str(tmp_path / "none")}
@@ -117,15 +124,62 @@ def test_sync_without_key_or_network_says_so_and_can_be_repeated(tmp_path, key, 
     assert len(unsent(tmp_path / "digits-smoke")) == 1
 
 
-class Failing(BaseHTTPRequestHandler):
-    """A W&B that answers every request with an error."""
+class Server(ThreadingHTTPServer):
+    """As much of a W&B as its client needs, or (`works=False`) one that answers everything with an error; what it is
+    told."""
+
+    def __init__(self, works: bool):
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.works = works
+        self.paths: list[str] = []
+        self.runs: list[dict[str, Any]] = []  # as they are announced
+        self.history: list[dict[str, Any]] = []
+
+    def __enter__(self) -> "Server":
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"WANDB_BASE_URL": f"http://127.0.0.1:{self.server_port}", "WANDB_API_KEY": "0" * 40}
+
+    def reply(self, path: str, told: dict[str, Any]) -> dict[str, Any]:
+        given = told.get("variables") or {}
+        if "upsertBucket" in told.get("query", ""):
+            self.runs.append(given)
+            project = {"id": "p", "name": "noisescale", "entity": {"id": "e", "name": "me"}}
+            bucket = {"id": "b", "name": given["name"], "displayName": "d", "config": "{}", "project": project}
+            return {"upsertBucket": {"bucket": {**bucket, "historyLineCount": 0}, "inserted": True}}
+        if "createRunFiles" in told.get("query", ""):
+            files = [
+                {"name": name, "uploadUrl": f"{self.environment['WANDB_BASE_URL']}/file"} for name in given["files"]
+            ]
+            return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}
+        if path.endswith("/file_stream"):
+            lines = told.get("files", {}).get("wandb-history.jsonl", {}).get("content", [])
+            self.history += map(json.loads, lines)
+        return {"model": None, "viewer": {"entity": "me", "username": "me", "flags": "{}"}}
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Server
 
     def answer(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length") or 0))
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-        self.send_response(500)
-        self.send_header("content-length", "0")
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.server.paths.append(self.path)
+        told = json.loads(body) if body.startswith(b"{") else {}
+        content = json.dumps({"data": self.server.reply(self.path, told)}).encode()
+        self.send_response(200 if self.server.works else 500)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
         self.end_headers()
+        self.wfile.write(content)
 
     do_GET = do_POST = do_PUT = answer
 
@@ -133,40 +187,71 @@ class Failing(BaseHTTPRequestHandler):
         pass
 
 
+def wait_for_mark(record: RunRecord) -> str:
+    """What `mirrored` says once it is there: the mirror works on in the background."""
+    end = time.monotonic() + 200
+    while not (record.folder / "mirrored").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    return (record.folder / "mirrored").read_text()
+
+
 @pytest.mark.slow
-def test_a_server_that_fails_holds_nothing_up_and_loses_nothing(tmp_path, monkeypatch, capsys):
-    """`WANDB_MODE=online` against a server of errors: the sweep ends in time, its run waits offline for the sync."""
+def test_sync_sends_each_finished_run_once(made, tmp_path):
+    record = copy(made, tmp_path / "digits-smoke")
+    mirror(tmp_path / "digits-smoke")
+    with Server(works=True) as server:
+        for said in ("1 runs sent to W&B, 0 left", "0 runs sent to W&B, 0 left"):
+            done = subprocess.run(
+                [sys.executable, "-m", "experiments.wandb_sync", "task=digits", "preset=smoke", f"runs={tmp_path}"],
+                cwd=ROOT,
+                env=os.environ | server.environment,
+                capture_output=True,
+                text=True,
+                timeout=200,
+            )
+            assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+            assert {run["name"] for run in server.runs} == {record.run_id}
+            assert len(server.history) == len(pd.read_parquet(record.folder / "curve.parquet"))
+
+
+@pytest.mark.slow
+def test_online_a_finished_run_is_there_at_once(made, tmp_path, monkeypatch):
     suite = load(["task=digits", "preset=smoke", f"runs={tmp_path}"])
-    record = make(suite.records)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
-        server.asked = []  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("WANDB_MODE", "online")
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    record = copy(made, suite.records)
+    with Server(works=True) as server:
+        for key, value in {**server.environment, "WANDB_MODE": "online"}.items():
+            monkeypatch.setenv(key, value)
+        with mirrored(suite):
+            assert wait_for_mark(record) == "done\n"
+    told = server.runs[0]
+    assert (told["name"], told["groupName"], told["displayName"]) == (record.run_id, suite.name, "B32 lr0.2 seed0")
+    assert len(server.history) == len(pd.read_parquet(record.folder / "curve.parquet"))
+    assert unsent(suite.records) == []
+
+
+@pytest.mark.slow
+def test_a_server_that_fails_holds_nothing_up_and_loses_nothing(made, tmp_path, monkeypatch, capsys):
+    """The sweep ends in time, and its run waits offline for the sync."""
+    suite = load(["task=digits", "preset=smoke", f"runs={tmp_path}"])
+    record = copy(made, suite.records)
+    with Server(works=False) as server:
+        for key, value in {**server.environment, "WANDB_MODE": "online"}.items():
+            monkeypatch.setenv(key, value)
         started = time.monotonic()
         with mirrored(suite):
             time.sleep(4)
         assert time.monotonic() - started < 4 * (1 + PATIENCE) + 0.5
         assert "W&B is behind" in capsys.readouterr().out
-        end = time.monotonic() + 200
-        while not (record.folder / "mirrored").exists() and time.monotonic() < end:
-            time.sleep(0.2)
-        server.shutdown()
-    assert (record.folder / "mirrored").read_text() == "done\n"
-    assert "/graphql" in server.asked  # type: ignore[attr-defined]
+        assert wait_for_mark(record) == "done\n"
+    assert "/graphql" in server.paths
     assert "from here on offline" in (suite.records / "wandb.log").read_text()
-    assert [folder.name.rpartition("-")[2] for folder in unsent(suite.records)] == [record.run_id.rpartition("-")[2]]
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    with mirrored(suite):
-        pass
-    assert "W&B" not in capsys.readouterr().out
+    assert len(unsent(suite.records)) == 1
 
 
 @pytest.mark.slow
-def test_a_record_that_cannot_be_mirrored_stops_nothing(tmp_path):
+def test_a_record_that_cannot_be_mirrored_stops_nothing(made, tmp_path):
     runs = tmp_path / "digits-smoke"
-    make(runs)
+    copy(made, runs)
     broken = RunRecord(runs / "digits-0000000000000000")
     broken.folder.mkdir()
     (broken.folder / "curve.parquet").write_bytes(b"no parquet")
