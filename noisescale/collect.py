@@ -23,6 +23,8 @@ NO_GRADIENT = "no gradient"
 UNHOOKED = "a parameter began to train in the middle of a step"
 TWO_BACKWARDS = "two backward passes reached one parameter within one part"
 REDUCED_TWICE = "gradients were reduced more than once: accumulate under no_sync"
+CHANGED_BETWEEN = "gradients were cleared or changed between two parts of one step"
+STEPPED_BETWEEN = "weights changed between two parts of one step"
 NOT_CLEARED = "the gradients of the step before were still there: zero_grad() is missing"
 
 
@@ -73,6 +75,7 @@ class Collector:
         self._examples: list[float] = []
         self._weights: list[float | None] = []
         self._problem = ""
+        self._at = 0  # how often the weights had been written to when the last part was closed
         self._touched = False  # since the last part was closed
         self._last = [-1] * len(self._parameters)  # part in which each parameter was seen
         self._closing: list[tuple[int, int] | None] = []
@@ -100,6 +103,10 @@ class Collector:
         self._examples.append(examples)
         self._weights.append(weight)
         self._closing = self._versions()
+        weights = 0 if self.sharded else sum(p._version for p in self._parameters)
+        if len(self._examples) > 1 and weights != self._at:
+            self._problem = STEPPED_BETWEEN
+        self._at = weights
         if self._from_buckets:
             return
         count, row = 1, self._row or self._open()
@@ -222,8 +229,7 @@ class Collector:
         return Sheet(self.kinds, len(self._parameters), devices.pop(), dtype)
 
     def _versions(self) -> list[tuple[int, int] | None]:
-        """Which tensor each gradient is, and how often it has been written to."""
-        return [None if p.grad is None else (id(p.grad), p.grad._version) for p in self._parameters]
+        return [_version(p) for p in self._parameters]
 
     def _hook(self, name: str, parameter: Tensor) -> Any:
         index = self._index[name]
@@ -233,9 +239,11 @@ class Collector:
         if self._on:
             if self._last[index] == self._part:
                 self._problem = twice
-            elif self._part == 0 and self._left[index] is not None and not self._from_buckets:
-                grad = self._parameters[index].grad
-                if grad is not None and (id(grad), grad._version) == self._left[index]:
+            elif not self._from_buckets:
+                now = _version(self._parameters[index])
+                if self._part and now != self._closing[index]:
+                    self._problem = CHANGED_BETWEEN
+                elif not self._part and now is not None and now == self._left[index]:
                     self._problem = NOT_CLEARED
             self._last[index] = self._part
             self._touched = True
@@ -250,3 +258,8 @@ class Collector:
             inverse = self._inverse.get(id(self._parameters[index]))
             if inverse is not None:
                 write_norm(gradient * inverse, row[1][index])
+
+
+def _version(parameter: nn.Parameter) -> tuple[int, int] | None:
+    """Which tensor the gradient is, and how often it has been written to."""
+    return None if parameter.grad is None else (id(parameter.grad), parameter.grad._version)

@@ -52,7 +52,7 @@ def hessian_noise(
     Raises:
         ValueError: a size that can't be read off or isn't positive, or no parameter to differentiate.
     """
-    b1, b2 = sizes if sizes is not None else (leading(batches[0]), leading(batches[1]))
+    b1, b2 = sizes if sizes is not None else (_size(batches[0]), _size(batches[1]))
     if min(b1, b2) < 1:
         raise ValueError(f"sizes must be positive, got {(b1, b2)}")
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -70,6 +70,13 @@ def hessian_noise(
     cross = _dot(first, h_second)
     difference = _dot(first, h_first) - cross - _dot(second, h_first) + _dot(second, h_second)
     return Curvature(cross, difference / (1 / b1 + 1 / b2))
+
+
+def _size(batch: Any) -> int:
+    try:
+        return leading(batch)
+    except ValueError as error:
+        raise ValueError(f"{error}; or give sizes=(b1, b2)") from None
 
 
 def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:

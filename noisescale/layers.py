@@ -54,7 +54,7 @@ def convolution(layer: nn.Conv1d | nn.Conv2d, x: Tensor, g: Tensor) -> dict[str,
     def from_groups(x: Tensor, g: Tensor) -> Tensor:  # one convolution with the examples as its groups
         size = (len(x) * layer.out_channels, layer.in_channels // layer.groups, *kernel)
         one, out = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
-        return conv2d_weight(one, size, out, stride, padding, dilation, len(x) * layer.groups).view(len(x), -1)
+        return conv2d_weight(one, size, out, stride, padding, dilation, len(x) * layer.groups).reshape(len(x), -1)
 
     area, positions = kernel[0] * kernel[1], g[0, 0].numel()
     width = layer.in_channels * area

@@ -164,6 +164,17 @@ def test_padding_rows_have_no_gradient():
     assert ghost.item() == pytest.approx(sum((g**2).sum().item() for g in each))
 
 
+@pytest.mark.parametrize("name", ["cnn", "resnet"])
+def test_channels_last_gives_the_same_norms(name):
+    model, (images, labels) = build(name).to(memory_format=torch.channels_last), data(name)
+    tracker = NoiseTracker(model)
+    tracker.use_example_hooks()
+    loss(model, (images.to(memory_format=torch.channels_last), labels)).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    assert_same(tracker.estimate(), truth(build(name), (images, labels), [1] * BATCH))
+
+
 def test_a_convolution_that_is_called_on_two_sizes():
     """Few positions once, many the other time: one gradient, from two kinds of sums."""
     torch.manual_seed(0)

@@ -255,6 +255,26 @@ def test_gradients_that_were_not_cleared_are_not_measured(set_to_none):
     assert_same(tracker.estimate(), truth(model, batch, [6, 6]))
 
 
+@pytest.mark.parametrize("between", ["zero_grad", "zero", "clip", "step"])
+def test_what_happens_between_two_parts_of_a_step_is_noticed(between):
+    model, batch = build("mlp"), data("mlp")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tracker = NoiseTracker(model)
+    for piece in zip(*(t.split(6) for t in batch), strict=True):
+        (loss(model, piece) / 2).backward()
+        tracker.micro_batch(6)
+        if len(tracker._collector._examples) == 1:
+            if between.startswith("zero"):
+                optimizer.zero_grad(set_to_none=between == "zero_grad")
+            elif between == "clip":
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            else:
+                optimizer.step()
+    tracker.step()
+    what = "weights changed" if between == "step" else "gradients were cleared or changed"
+    assert dict(tracker.skipped) == {f"{what} between two parts of one step": 1}
+
+
 def test_a_model_that_is_moved_or_made_complex_is_measured_all_the_same():
     model, batch = build("mlp", torch.float32), data("mlp")
     tracker = NoiseTracker(model)
