@@ -66,7 +66,6 @@ class Mirror:
         import wandb
 
         self.wandb, self.records, self.goals = wandb, records, goals
-        self.mode = os.environ.get("WANDB_MODE", "offline")
         self.open: dict[Path, tuple[Any, int]] = {}
         for mark in records.glob("*-*/mirrored"):
             if mark.read_text().startswith("failed"):
@@ -108,19 +107,21 @@ class Mirror:
 
     def _start(self, folder: Path) -> Any:
         config = json.loads((folder / "config.json").read_text())
-        try:
-            return self._init(folder, config)
-        except self.wandb.Error as error:
-            if self.mode == "offline":
-                raise
-            print(f"{error}; from here on offline, for `make wandb-sync`", flush=True)
-            self.mode = "offline"
-            return self._init(folder, config)
-
-    def _init(self, folder: Path, config: dict[str, Any]) -> Any:
         settings = self.wandb.Settings(
             silent=True, console="off", x_disable_stats=True, disable_git=True, save_code=False, init_timeout=ANSWER
         )
+        try:
+            return self._init(folder, config, settings)
+        except self.wandb.Error as error:
+            if os.environ["WANDB_MODE"] == "offline":
+                raise
+            print(f"{error}; from here on offline, for `make wandb-sync`", flush=True)
+            os.environ["WANDB_MODE"] = "offline"
+            # Its client doesn't take a run again where it has failed, so with a new one (not the one this names).
+            os.environ.pop("WANDB_SERVICE", None)
+            os.execv(sys.executable, [sys.executable, "-m", "experiments.tracking", *sys.argv[1:]])
+
+    def _init(self, folder: Path, config: dict[str, Any], settings: Any) -> Any:
         return self.wandb.init(
             project=os.environ.get("WANDB_PROJECT", "noisescale"),
             group=self.records.name,
@@ -130,7 +131,6 @@ class Mirror:
             dir=str(self.records),
             resume="allow",
             reinit="create_new",
-            mode=self.mode,
             settings=settings,
         )
 
@@ -138,6 +138,7 @@ class Mirror:
 def main() -> int:
     """Until standard input is closed, and once more."""
     os.nice(19)
+    os.environ.setdefault("WANDB_MODE", "offline")
     mirror = Mirror(Path(sys.argv[1]), [float(goal) for goal in sys.argv[2:]])
     while not select.select([sys.stdin], [], [], PAUSE)[0]:
         mirror.look()

@@ -187,6 +187,9 @@ class Answer(BaseHTTPRequestHandler):
         pass
 
 
+GOES_ON = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the mirror, left to itself
+
+
 def wait_for_mark(record: RunRecord) -> str:
     """What `mirrored` says once it is there: the mirror works on in the background."""
     end = time.monotonic() + 200
@@ -215,6 +218,7 @@ def test_sync_sends_each_finished_run_once(made, tmp_path):
 
 
 @pytest.mark.slow
+@GOES_ON
 def test_online_a_finished_run_is_there_at_once(made, tmp_path, monkeypatch):
     suite = load(["task=digits", "preset=smoke", f"runs={tmp_path}"])
     record = copy(made, suite.records)
@@ -230,6 +234,7 @@ def test_online_a_finished_run_is_there_at_once(made, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@GOES_ON
 def test_a_server_that_fails_holds_nothing_up_and_loses_nothing(made, tmp_path, monkeypatch, capsys):
     """The sweep ends in time, and its run waits offline for the sync."""
     suite = load(["task=digits", "preset=smoke", f"runs={tmp_path}"])
