@@ -55,7 +55,7 @@ class Collector:
         self._from_buckets = False
         self._ghost: GhostNorms | None = None
         self._hooked = [False] * len(self._parameters)
-        self._closed = False
+        self._closed = self._complete = False
         self._handles: list[Any] = []
         self._left: list[tuple[int, int] | None] = [None] * len(self._parameters)
         self.start(True)
@@ -137,6 +137,7 @@ class Collector:
                 "and scaler.unscale_(), or step(scaler, unscaled=True) after unscale_()"
             )
         self._left = versions
+        self._check_complete()
         if all(version is None for version in versions):
             return NO_GRADIENT
         if any(version is not None and not hooked for version, hooked in zip(versions, self._hooked, strict=True)):
@@ -168,6 +169,17 @@ class Collector:
         if scaler is not None:
             norms = torch.cat([norms, scaler.scale(norms.new_ones(1))])
         return norms, layout
+
+    def _check_complete(self) -> None:
+        """Once: a layer that was put in after the tracker was made would be missing from the numbers."""
+        if not self._complete:
+            known = {id(p) for p in self._parameters}
+            new = [n for n, p in self._model.named_parameters() if p.grad is not None and id(p) not in known]
+            if new:
+                raise ValueError(
+                    f"{', '.join(new)}: new since the tracker was made; make it once the model is complete"
+                )
+            self._complete = True
 
     def nothing(self) -> StepSums:
         """What a rank without norms sends: NaN, so that all ranks drop the step."""

@@ -3,6 +3,7 @@ r"""The noise scale in somebody's training loop: one tracker, one result type, w
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,9 +91,10 @@ class NoiseTracker:
         Raises:
             ValueError: `examples` or `weight` isn't positive.
         """
-        if examples <= 0:
-            raise ValueError(f"examples must be positive, got {examples}")
-        if weight is not None and weight <= 0:
+        examples = float(examples)
+        if not 0 < examples < math.inf:
+            raise ValueError(f"examples must be positive, got {examples:g}")
+        if weight is not None and not 0 < weight < math.inf:
             raise ValueError(f"weight must be positive, got {weight}")
         self._collector.close_part(examples, weight)
 

@@ -348,6 +348,14 @@ def test_resume_gives_the_same_bits():
         NoiseTracker(model, decay=0.9).load_state_dict(straight.state_dict())
 
 
+def test_a_layer_put_in_after_the_tracker_was_made_is_named():
+    model, batch = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    model[3] = nn.Linear(8, 3).double()
+    with pytest.raises(ValueError, match=r"3\.weight, 3\.bias: new since the tracker was made"):
+        accumulate(model, tracker, batch, [6, 6])
+
+
 def test_close_takes_every_hook_off():
     model = build("mlp")
     NoiseTracker(model).close()
@@ -359,6 +367,8 @@ def test_errors_say_what_is_wrong():
     tracker = NoiseTracker(model)
     with pytest.raises(ValueError, match="examples must be positive, got 0"):
         tracker.micro_batch(0)
+    with pytest.raises(ValueError, match="examples must be positive, got nan"):
+        tracker.micro_batch(float("nan"))
     with pytest.raises(ValueError, match="weight must be positive"):
         tracker.micro_batch(1, -1.0)
     loss(model, batch).backward()
