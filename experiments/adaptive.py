@@ -38,7 +38,7 @@ from noisescale.theory import search_centre
 class AdaptiveConfig:
     """`r`: what a step is worth, in the task's unit; one point of the adaptive front each."""
 
-    r: Annotated[tuple[Positive, ...], Field(min_length=1)] = (16, 64, 256)
+    r: Annotated[tuple[Positive, ...], Field(min_length=1)] = (16.0, 64.0, 256.0)
 
 
 class Job(NamedTuple):
