@@ -67,7 +67,7 @@ def exact_quadratic() -> Tables:
                     direction="min", data="exact", parameters=128, optimizer="sgd", batch_size=size, lr=lr, seed=0,
                     status="not_reached", step=last, config=json.dumps(science), seconds=90.0, eval_seconds=9.0,
                     measure_seconds=0.9, device="cpu", versions="torch 2", finished_at="2026-01-01T00:00:00",
-                    git_sha="0123456789",
+                    git_sha="0123456789", record_version=2,
                 )
             )  # fmt: skip
     return Tables(Path("quadratic-small"), pd.DataFrame(runs), pd.concat(curves, ignore_index=True))
@@ -147,7 +147,7 @@ def exact_quadratic_row(run_id: str) -> dict:
     return dict(
         run_id=run_id, task="mnist", preset="small", unit="image", sample_size=1, metric="train_error", direction="min",
         data="paper", parameters=1, optimizer="sgd", lr=0.1, seed=0, status="reached",
-        config='{"measure": {"probe_examples": 64}}', finished_at="2026-01-01T00:00:00",
+        config='{"measure": {"probe_examples": 64}}', record_version=2, finished_at="2026-01-01T00:00:00",
     )  # fmt: skip
 
 
