@@ -62,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     for row in found.to_dict("records"):
         value = f"{row['value']:,.0f}" if math.isfinite(row["value"]) else f"above {row['tried']:,.0f}"
         high = f"{row['high']:,.0f}" if math.isfinite(row["high"]) else "∞"
-        print(f"{row['goal']:>6g} {row['loss']:>6.3g}  {row['method']:<21} {value:>20}  {row['low']:,.0f} to {high}")
+        interval = f"{row['low']:,.0f} to {high}" if math.isfinite(row["low"]) else "–"
+        print(f"{row['goal']:>6g} {row['loss']:>6.3g}  {row['method']:<21} {value:>20}  {interval}")
     return 0
 
 
