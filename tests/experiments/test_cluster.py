@@ -67,12 +67,23 @@ def test_slurm_gives_the_same_tables_in_few_jobs(local, slurm, tmp_path):
 
 
 def test_a_killed_driver_leaves_jobs_that_the_next_one_waits_for(local, slurm, tmp_path):
-    process = start(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
-    wait_for(lambda: jobs(tmp_path))
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    out = sweep(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
-    assert "under way" in out
+    def node(state: str) -> None:
+        change = ["scontrol", "update", "nodename=localhost", f"state={state}", "reason=test"]
+        subprocess.run(change, env=ENVIRONMENT | {"SLURM_CONF": str(slurm)}, check=True)
+
+    node("drain")  # so that the jobs are still there when the next driver asks
+    try:
+        process = start(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
+        wait_for(lambda: jobs(tmp_path))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        process = start(tmp_path, "cluster=slurm", SLURM_CONF=str(slurm))
+        assert process.stdout is not None
+        assert any("under way" in line for line in process.stdout)
+    finally:
+        node("resume")
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, out
     same(local, tmp_path)
 
 
@@ -112,6 +123,7 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on(slurm, tmp_path, ask, s
     (run_id,) = tables(tmp_path)[0]["run_id"]
     run = next(run for lr in [0.5333, 1.067] if (run := suite.point(64, lr, 0)).run_id == run_id)
     record = RunRecord(suite.records / run.run_id)
+    torch.set_num_threads(suite.threads)  # as the job has it: sums in the same order
     train_one(suite, run, record)
     truth = record.read()
     assert truth is not None
