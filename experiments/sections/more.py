@@ -2,12 +2,13 @@
 group of parameters, Kaplan's law."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from experiments.fit import estimate
+from experiments.fit import GoalFit, estimate
 from experiments.layout import rounded, with_interval
 from experiments.pooled import at_steps, simple_curve
 from experiments.sections.markdown import b_crit, metric, table
@@ -66,8 +67,44 @@ def branches(sweeps: Sequence[Sweep]) -> list[str]:
             f"{first['tolerance']:g} of the smallest's. It asks about the steps right after a goal, the swept one "
             "about all steps up to it.",
             table(header, rows),
+            *_who_is_right(points, fits),
         ]
     return blocks
+
+
+def _who_is_right(points: pd.DataFrame, fits: Mapping[str, GoalFit]) -> list[str]:
+    """Every method as a multiple of the swept B_crit, and Merrill 2025's finding beside it."""
+    keys = [f"{goal:g}" for goal in points["goal"]]
+    swept = np.array([fits[key].b_crit.value if key in fits else np.nan for key in keys])
+    if not np.isfinite(swept).any():
+        return []
+    branched, trunk = points["b_branch"].to_numpy(float), points["b_simple"].to_numpy(float)
+    averaged = np.array([fits[key].b_simple_avg.value if key in fits else np.nan for key in keys])
+    bounds = int(np.isinf(branched).sum())
+    said = [
+        f"branching gives {_times(branched / swept)} its B_crit" + (f" and {bounds} times only a bound" * (bounds > 0))
+    ]
+    said.append(
+        f"B_simple at the trunk's weights {_times(trunk / swept)}, averaged on the way {_times(averaged / swept)}"
+    )
+    if "b_simple_preconditioned" in points:
+        said.append(
+            f"preconditioned by the optimizer {_times(points['b_simple_preconditioned'].to_numpy(float) / swept)}"
+        )
+    both = np.concatenate([trunk / swept, trunk / branched])
+    lowest = both[np.isfinite(both) & (both > 0)].min()
+    merrill = "not here" if lowest > 0.1 else "so it is here"
+    return [
+        f"**Who is right at this size?** With the sweep as the measure, over {np.isfinite(swept).sum()} goals: "
+        f"{'; '.join(said)}. Merrill et al. 2025 found the noise scale orders of magnitude below B_crit: {merrill}; "
+        f"B_simple at the trunk's weights is at least {rounded(float(lowest), 2)} times what the sweep gives, and "
+        "branching where it gives a number."
+    ]
+
+
+def _times(ratios: np.ndarray) -> str:
+    known = ratios[np.isfinite(ratios)]
+    return f"{rounded(known.min(), 2)} to {rounded(known.max(), 2)} times" if known.size else "nothing"
 
 
 def groups(sweeps: Sequence[Sweep]) -> list[str]:
