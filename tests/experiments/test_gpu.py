@@ -15,14 +15,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 BARE = ["torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib", "pytest", "pip", "setuptools", "noisescale"]
-REFUSE = """import sys
+HIDE = """import sys
 
-class Refuse:
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
     def find_spec(self, name, path=None, target=None):
-        if path is None and name in {refused!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}: not on a bare machine, not in wheels/", name=name)
+        return None if path is None and name in {hidden!r} else self.finder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Refuse())
+sys.meta_path[:] = map(Without, sys.meta_path)
 """
 
 
@@ -49,10 +54,10 @@ def bare(tmp_path_factory) -> dict[str, str]:
     assert "hydra-core" in wheels and "antlr4-python3-runtime" in wheels
     allowed = needed(list(BARE)) | {canonicalize_name(name) for name in wheels}
     homes = metadata.packages_distributions().items()
-    refused = {name for name, of in homes if not any(canonicalize_name(one) in allowed for one in of)}
-    assert {"wandb", "ray", "tokenizers"} <= refused | {"wandb", "ray", "tokenizers"} - dict(homes).keys()
+    hidden = {name for name, of in homes if not any(canonicalize_name(one) in allowed for one in of)}
+    assert {"wandb", "ray", "tokenizers"} <= hidden | {"wandb", "ray", "tokenizers"} - dict(homes).keys()
     folder = tmp_path_factory.mktemp("bare")
-    (folder / "sitecustomize.py").write_text(REFUSE.format(refused=refused - {"hydra_plugins", "benchmarks"}))
+    (folder / "sitecustomize.py").write_text(HIDE.format(hidden=hidden - {"hydra_plugins", "benchmarks"}))
     return {"PYTHONPATH": str(folder)}
 
 
