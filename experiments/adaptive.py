@@ -9,7 +9,6 @@ fixed-batch front is read from its `fits.csv`. Runs are records, so the same com
 
 import math
 import multiprocessing
-import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
@@ -23,7 +22,7 @@ from pydantic import Field
 
 from experiments.config import Positive, RunConfig, SuiteConfig, frozen, run_id_of
 from experiments.crossings import crossings
-from experiments.entry import run as start
+from experiments.entry import start
 from experiments.errors import UserError
 from experiments.loop import Trainer
 from experiments.record import RunRecord
@@ -223,5 +222,4 @@ def measure(suite: SuiteConfig, config: AdaptiveConfig) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(start(sys.argv[1:], "adaptive", AdaptiveConfig, measure))

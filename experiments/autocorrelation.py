@@ -6,7 +6,6 @@ gradient of fresh examples at every step. ρ(τ) = ⟨G_t · G_{t+τ}⟩ / ⟨½
 batches at different steps, and the two halves of one step's, are independent, so every product is without bias.
 """
 
-import os
 import sys
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from pydantic import Field
 
 from experiments.branch import trunk
 from experiments.config import Count, RunConfig, SuiteConfig, frozen
-from experiments.entry import run as start
+from experiments.entry import start
 from experiments.errors import UserError
 from experiments.local_noise import gradient
 from experiments.loop import Trainer
@@ -104,5 +103,4 @@ def measure(suite: SuiteConfig, config: LagConfig) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(start(sys.argv[1:], "lag", LagConfig, measure))

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -22,11 +22,11 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
-from omegaconf import OmegaConf
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from scipy.stats import t
 
-from experiments.config import Count, Positive, RunConfig, SuiteConfig, frozen, load
+from experiments.config import Count, Positive, RunConfig, SuiteConfig, frozen
+from experiments.entry import start
 from experiments.errors import UserError
 from experiments.layers import TOTAL, layer_noise
 from experiments.loop import Trainer
@@ -285,21 +285,8 @@ def _line(row: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """`branch.<key>=value` goes to `BranchConfig`, the rest to the suite."""
-    own = [argument.removeprefix("branch.") for argument in arguments if argument.startswith("branch.")]
-    try:
-        try:
-            config = TypeAdapter(BranchConfig).validate_python(OmegaConf.to_container(OmegaConf.from_dotlist(own)))
-        except ValidationError as error:
-            detail = error.errors()[0]
-            allowed = ", ".join(f"branch.{key}" for key in asdict(BranchConfig()))
-            raise UserError(f"branch.{'.'.join(map(str, detail['loc']))}: {detail['msg']}; keys: {allowed}") from None
-        measure(load([argument for argument in arguments if not argument.startswith("branch.")]), config)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return start(arguments, "branch", BranchConfig, measure)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ were spoilt or renamed, or that differ in more than batch size, learning rate, s
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from experiments.config import RECORD_VERSION, SuiteConfig, load, run_id_of
-from experiments.errors import UserError
+from experiments.entry import told
 from experiments.record import CURVE_COLUMNS, RunRecord, exclusive, write_parquet
 from experiments.tables import ONE_SWEEP, check_can_grow, differs, experiment
 from experiments.tasks import TASKS
@@ -138,16 +139,11 @@ def _row(run_id: str, preset: str, config: dict[str, Any], summary: dict[str, An
     }
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> None:
     """Of the sweep that the overrides name."""
-    try:
-        suite = load(sys.argv[1:])
-        print(f"{suite.name}: {collect(suite)} new runs in {suite.tables}")
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    suite = load(arguments)
+    print(f"{suite.name}: {collect(suite)} new runs in {suite.tables}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(lambda: main(sys.argv[1:])))

@@ -6,9 +6,11 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.config import SuiteConfig, load
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.record import write_atomically
 
@@ -36,23 +38,17 @@ def as_process(command: list[str], log: Path) -> str:
     return f"process {process.pid}; kill -INT {process.pid} stops it"
 
 
-def main() -> int:
+def main(overrides: Sequence[str]) -> None:
     """Check everything first, as nobody will be looking."""
-    overrides = sys.argv[1:]
     command = [sys.executable, "-m", "experiments.train", *overrides]
-    try:
-        suite = load(overrides)
-        log = suite.records.resolve() / "driver.log"
-        if not log.exists():
-            write_atomically(log, b"")
-        os.environ["OMP_NUM_THREADS"] = "1"
-        who = as_job(suite, command, log) if suite.cluster.name == "slurm" else as_process(command, log)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+    suite = load(overrides)
+    log = suite.records.resolve() / "driver.log"
+    if not log.exists():
+        write_atomically(log, b"")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    who = as_job(suite, command, log) if suite.cluster.name == "slurm" else as_process(command, log)
     print(f"{suite.name}: {who}\nit writes to {log}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(lambda: main(sys.argv[1:])))

@@ -1,5 +1,6 @@
-"""How an experiment of its own is started: `python -m experiments.<name> task=… preset=… <name>.<key>=…`."""
+"""How the modules that are commands are started, and what they say of a user's mistake."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -12,17 +13,23 @@ from experiments.config import SuiteConfig, load
 from experiments.errors import UserError
 
 
-def run(arguments: Sequence[str], name: str, kind: type, measure: Callable[[SuiteConfig, Any], Any]) -> int:
-    """`measure(suite, config)`; `<name>.<key>=value` goes to the dataclass `kind`, the rest to the suite. A user's
-    mistake is a line on stderr and the exit status 2."""
-    own = [argument.removeprefix(f"{name}.") for argument in arguments if argument.startswith(f"{name}.")]
-    rest = [argument for argument in arguments if not argument.startswith(f"{name}.")]
+def told(command: Callable[[], object]) -> int:
+    """The exit status of `command`: 0, or 2 after a user's mistake, which is a line on stderr."""
     try:
-        measure(load(rest), _parse(own, name, kind))
+        command()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def start(arguments: Sequence[str], name: str, kind: type, measure: Callable[[SuiteConfig, Any], object]) -> int:
+    """`python -m experiments.<name> task=… <name>.<key>=…`: `measure(suite, config)`. `<name>.<key>=value` goes to
+    the dataclass `kind` and the rest to the suite."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    own = [argument.removeprefix(f"{name}.") for argument in arguments if argument.startswith(f"{name}.")]
+    rest = [argument for argument in arguments if not argument.startswith(f"{name}.")]
+    return told(lambda: measure(load(rest), _parse(own, name, kind)))
 
 
 def _parse(own: Sequence[str], name: str, kind: type) -> Any:

@@ -29,7 +29,7 @@ class GoalFit:
 
     The interval of `b_crit` is the fit's, that of `b_crit_boot` the bootstrap's over seeds, each replicate choosing
     its learning rates again. `b_simple` is at the goal, `b_simple_start` at step 0, `b_simple_avg` averaged up to the
-    goal by full-batch steps (`pooled.averaged`), `b_noise…` likewise. `ratio` is `b_simple_avg`/`b_crit`, which is
+    goal by full-batch steps (`path.averaged`), `b_noise…` likewise. `ratio` is `b_simple_avg`/`b_crit`, which is
     what the theory says is 1.
     """
 

@@ -6,19 +6,18 @@ fits ΔL(B) = ΔL_max/(1 + B_noise/B), and takes GᵀHG and tr HΣ from independ
 weights stands beside them. The same command starts from the run's checkpoints where they are there.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pandas as pd
 import torch
-from omegaconf import OmegaConf
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from torch import Tensor
 
 from experiments.branch import trunk
-from experiments.config import Count, RunConfig, SuiteConfig, frozen, load
+from experiments.config import Count, RunConfig, SuiteConfig, frozen
+from experiments.entry import start
 from experiments.errors import UserError
 from experiments.layers import TOTAL, layer_noise
 from experiments.loop import Trainer
@@ -153,20 +152,8 @@ def measure(suite: SuiteConfig, config: LocalConfig) -> pd.DataFrame:
 
 def main(arguments: Sequence[str]) -> int:
     """`local.<key>=value` goes to `LocalConfig`, the rest to the suite."""
-    own = [argument.removeprefix("local.") for argument in arguments if argument.startswith("local.")]
-    try:
-        try:
-            config = TypeAdapter(LocalConfig).validate_python(OmegaConf.to_container(OmegaConf.from_dotlist(own)))
-        except ValidationError as error:
-            detail = error.errors()[0]
-            raise UserError(f"local.{'.'.join(map(str, detail['loc']))}: {detail['msg']}") from None
-        measure(load([argument for argument in arguments if not argument.startswith("local.")]), config)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return start(arguments, "local", LocalConfig, measure)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main(sys.argv[1:]))

@@ -4,9 +4,11 @@ A step at batch size B is worth ds = dS/(1 + 𝓑/B) full-batch steps, S_min = �
 Σ, g = |G|²) both integrands have the same denominator, ds = dS · g/(g + t/B) and 𝓑 ds = dS · t/(g + t/B): E|Ḡ|², the
 mean square of the batch's own gradient, never small by chance, whatever the sign of an estimate of g.
 
-Small batches are measured by rare probes, so t and g are not averaged run by run. Each is a mean over all runs'
-measurements, with weights that fall with their distance in the metric (by sixteenths of the way) and in ln B (by
-factors of e), and the integrals follow each run's own curve, a fit of the metric that is dense in steps.
+Small batches are measured by rare probes, so t and g are not averaged run by run. Each is a trend times a local mean.
+The trend is exp of a quadratic in the metric and ln B, fitted to all runs' measurements. The local mean is that of
+measured/trend, with weights that fall with the distance in the metric (by sixteenths of the way) and in ln B (by
+factors of e): wide enough for noise, and what the trend has it cannot blur (Hjort and Glad 1995, a kernel with a
+parametric start). The integrals follow each run's own curve, a fit of the metric that is dense in steps.
 """
 
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.pooled import Curve, Floats, weigh
+from experiments.trend import Trend, fit_trend
 from noisescale.average import Ratio
 
 WIDTH = 1 / 16
@@ -36,6 +39,11 @@ class Measured:
     square: Floats
     weight: Floats
 
+    def trends(self) -> tuple[Trend, Trend]:
+        """Of `trace` and `square`."""
+        trace, square = (fit_trend(self.way, self.log_b, values, self.weight) for values in (self.trace, self.square))
+        return trace, square
+
 
 def averaged(curves: Sequence[Curve], steps: Sequence[float], goal: float) -> Ratio:
     """⟨𝓑⟩ up to each run's own step of `steps`, at which its metric passes `goal`; Σ∫𝓑 ds / Σ∫ds over the runs.
@@ -55,10 +63,11 @@ def averaged(curves: Sequence[Curve], steps: Sequence[float], goal: float) -> Ra
     copies = np.column_stack([np.ones(count), copies])
     ways = [_way(run.metric, goal, falling) for run in curves]
     measured = _gather(curves, ways)
+    trends = measured.trends()
     top, bottom = np.zeros(REPLICATES + 1), np.zeros(REPLICATES + 1)
     sizes = np.array([run.batch_size for run in curves])
     for size in np.unique(sizes):
-        worth, noise = _local(measured, levels, float(size), copies)
+        worth, noise = _local(measured, trends, levels, float(size), copies)
         for k in np.flatnonzero(sizes == size):
             stay = _stay(curves[k].step, ways[k], steps[k], levels)
             bottom += copies[k] * (stay @ worth)
@@ -81,14 +90,22 @@ def _gather(curves: Sequence[Curve], ways: Sequence[Floats]) -> Measured:
     return Measured(run, log_b, way, trace, square, weigh(trace, square, examples))
 
 
-def _local(measured: Measured, levels: Floats, size: float, copies: Floats) -> tuple[Floats, Floats]:
+def _local(
+    measured: Measured, trends: tuple[Trend, Trend], levels: Floats, size: float, copies: Floats
+) -> tuple[Floats, Floats]:
     """g/(g + t/B) and t/(g + t/B) at each of `levels` for B = `size`, (levels, replicates); NaN where g + t/B isn't
     positive."""
     width = WIDTH * abs(levels[-1] - levels[0])
-    far = ((levels[:, None] - measured.way) / width) ** 2 + (np.log(size) - measured.log_b) ** 2
-    kernel = np.exp(-far / 2) * measured.weight
+    log_b = np.log(size)
+    kernel = np.exp(-(((levels[:, None] - measured.way) / width) ** 2 + (log_b - measured.log_b) ** 2) / 2)
+    kernel *= measured.weight
     drawn = copies[measured.run]
-    trace, square = (kernel @ (values[:, None] * drawn) for values in (measured.trace, measured.square))
+    trace, square = (
+        trend.at(levels, np.full(len(levels), log_b))[:, None]
+        * (kernel @ (values[:, None] * drawn))
+        / (kernel @ (trend.at(measured.way, measured.log_b)[:, None] * drawn))
+        for values, trend in zip((measured.trace, measured.square), trends, strict=True)
+    )
     mean_square = square + trace / size
     mean_square[mean_square <= 0] = np.nan
     return square / mean_square, trace / mean_square

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.page import to_html
 from experiments.sections import claim, evidence, images, more, state
@@ -78,13 +79,7 @@ def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
 
 def main() -> int:
     """`python -m experiments.report`."""
-    try:
-        paths = report(RESULTS, README)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print("\n".join(str(path) for path in paths))
-    return 0
+    return told(lambda: print(*report(RESULTS, README), sep="\n"))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.config import SuiteConfig, load
-from experiments.errors import UserError
+from experiments.entry import told
 from experiments.record import RunRecord
 from experiments.sweep import Sweep, last_line
 
@@ -83,12 +83,7 @@ def report(suite: SuiteConfig) -> str:
 
 def main() -> int:
     """Of the sweep that the overrides name."""
-    try:
-        print(report(load(sys.argv[1:])))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return told(lambda: print(report(load(sys.argv[1:]))))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import pandas as pd
 
 from experiments.branch import branch, trunk
 from experiments.config import RunConfig, SuiteConfig, load
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.record import RunRecord
 from experiments.tables import write_csv
@@ -137,14 +138,9 @@ def measure(suite: SuiteConfig) -> pd.DataFrame:
 
 def main(arguments: Sequence[str]) -> int:
     """Arguments as of `experiments.train`."""
-    try:
-        measure(load(arguments))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return told(lambda: measure(load(arguments)))
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main(sys.argv[1:]))

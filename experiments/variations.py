@@ -18,6 +18,7 @@ import pandas as pd
 from experiments.analyse import analyse
 from experiments.collect import collect
 from experiments.config import SuiteConfig, load
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.fit import fits_frame
 from experiments.search import Point
@@ -80,14 +81,9 @@ def measure(arguments: Sequence[str]) -> pd.DataFrame:
 
 def main(arguments: Sequence[str]) -> int:
     """Arguments as of `experiments.train`."""
-    try:
-        measure(arguments)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return told(lambda: measure(arguments))
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.exit(main(sys.argv[1:]))

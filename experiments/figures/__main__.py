@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.figures import registry
 from experiments.figures.style import drawn, save
@@ -34,13 +35,7 @@ def _fits(figure: str, name: str) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m experiments.figures [name ...]`."""
-    try:
-        files = draw(RESULTS, arguments)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print("\n".join(str(path) for path in files))
-    return 0
+    return told(lambda: print(*draw(RESULTS, arguments), sep="\n"))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 from experiments.adaptive import AdaptiveConfig, AdaptiveTrainer, Job, front, gamma, path, plan
 from experiments.adaptive import measure as adaptive
 from experiments.config import load
-from experiments.entry import run as start
+from experiments.entry import start
 from experiments.errors import UserError
 from experiments.record import RunRecord
 from experiments.tasks import TASKS

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.autocorrelation import LagConfig, lags, measure, products
-from experiments.entry import run as start
+from experiments.entry import start
 
 RUN = ["task=quadratic", "preset=smoke", "batch_size=16", "lr=0.05", "sweep.goals=[0.5]", "stop_metric=0.4"]
 

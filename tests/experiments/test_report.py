@@ -157,7 +157,7 @@ def test_exact_quadratic_tables_agree_with_the_theory(results):
     for truth in found:
         assert abs(truth.off("B_crit")) < 0.15
         assert abs(truth.off("B_simple at the goal")) < 0.01 and abs(truth.off("B_noise at the goal")) < 0.01
-        assert abs(truth.off("B_simple averaged")) < 0.2 and abs(truth.off("B_noise averaged")) < 0.2
+        assert abs(truth.off("B_simple averaged")) < 0.1 and abs(truth.off("B_noise averaged")) < 0.1
 
 
 def test_closeness_to_exact_answers_does_not_cancel_between_goals(results, monkeypatch):
