@@ -44,7 +44,7 @@ def write_findings(readme: Path, sweeps: Sequence[Sweep]) -> None:
     """The report's verdict, between the two marks."""
     before, _, rest = readme.read_text(encoding="utf-8").partition(FOUND[0])
     _, _, after = rest.partition(FOUND[1])
-    found = "\n\n".join([FOUND[0], *claim.verdict(sweeps)[1:2], FOUND[1]])
+    found = "\n\n".join([FOUND[0], *claim.verdict(sweeps)[:2], FOUND[1]])
     readme.write_text(before + found + after, encoding="utf-8")
 
 

@@ -4,12 +4,14 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from typing import get_args
 
 from experiments import paper
-from experiments.layout import with_interval
+from experiments.layout import rounded, with_interval
 from experiments.sections.markdown import b_crit, figure, given, metric, table
 from experiments.summary import Sweep
-from experiments.verdict import FACTOR, ratio, tally
+from experiments.verdict import FACTOR, TaskVerdict, ratio, tally
 from noisescale.pareto import Estimate
 
 LADDER = ("mnist", "svhn", "cifar10", "imagenet")
@@ -17,8 +19,6 @@ GENERATIVE = ("svhn_autoencoder", "svhn_vae")
 
 
 def verdict(sweeps: Sequence[Sweep]) -> list[str]:
-    by_verdict = {v: [s for s in sweeps if s.verdict == v] for v in dict.fromkeys(s.verdict for s in sweeps)}
-    said = "; ".join(f"**{v}** on {_names(group)}" for v, group in by_verdict.items())
     rows = []
     for sweep in sweeps:
         fit = sweep.end or sweep.fits[-1]
@@ -34,9 +34,7 @@ def verdict(sweeps: Sequence[Sweep]) -> list[str]:
             ]
         )
     return [
-        "The claim: B_simple = tr Σ/|G|², measured in one run, predicts B_crit, the batch size beyond which larger "
-        f"batches stop paying. Measured here on {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}, within a factor "
-        f"of {FACTOR:g}: {said}.",
+        in_short(sweeps),
         table(
             ["sweep", "B_simple predicts B_crit?", "ratio", "B_crit", "B_simple, averaged", "to", "measured on"], rows
         ),
@@ -50,12 +48,27 @@ def verdict(sweeps: Sequence[Sweep]) -> list[str]:
     ]
 
 
+def in_short(sweeps: Sequence[Sweep]) -> str:
+    """What was found, and how sure it is, in a paragraph."""
+    by_verdict = {v: [sweep.name for sweep in sweeps if sweep.verdict == v] for v in get_args(TaskVerdict)}
+    said = [f"**{v}** on {len(names)} ({', '.join(names)})" for v, names in by_verdict.items() if names]
+    ratios = [fit.ratio.value for fit in (sweep.end or sweep.fits[-1] for sweep in sweeps)]
+    known = sorted(value for value in ratios if math.isfinite(value))
+    spread = (
+        f" At the hardest goal their ratio is {rounded(known[0], 2)} to {rounded(known[-1], 2)}, median "
+        f"{rounded(median(known), 2)}, over {len(known)} sweeps."
+        if len(known) > 1
+        else ""
+    )
+    return (
+        "The claim: B_simple = tr Σ/|G|², measured in one run, predicts B_crit, the batch size beyond which larger "
+        f"batches stop paying. Within a factor of {FACTOR:g}, of {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}: "
+        f"{'; '.join(said)}.{spread}"
+    )
+
+
 def _tally(sweep: Sweep) -> str:
     return tally([fit.verdict for fit in sweep.fits])
-
-
-def _names(sweeps: Sequence[Sweep]) -> str:
-    return ", ".join(f"{sweep.name} ({_tally(sweep)})" for sweep in sweeps)
 
 
 def table1(sweeps: Sequence[Sweep], results: Path) -> list[str]:
