@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import paper
-from experiments.figures.style import COLUMN, GREY, PALE, log_axis, mark, nothing_yet, number, shades
+from experiments.figures.style import COLUMN, GREY, PALE, legend_below, log_axis, mark, nothing_yet, number, shades
 from experiments.summary import Sweep
 from noisescale.pareto import fit_pareto
 
@@ -23,7 +23,7 @@ def fronts(sweep: Sweep, results: Path) -> Figure:
     theirs = paper.POINTS_OF.get(sweep.task)
     draw_fronts(axes, sweep, results, theirs)
     if theirs:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, columnspacing=1.0)
+        legend_below(figure, columns=2)
     return figure
 
 
@@ -44,7 +44,7 @@ def draw_fronts(axes: Axes, sweep: Sweep | None, results: Path, theirs: str | No
     log_axis(axes.xaxis, low[0], high[0])
     log_axis(axes.yaxis, low[1], high[1])
     axes.set_xlim(low[0] / 1.6, high[0] * 1.6)
-    axes.set_ylim(low[1] / 1.6, high[1] * 2.2)
+    axes.set_ylim(low[1] / 1.6, high[1] * 4)  # room for the goals' names
     axes.set_xlabel("optimizer steps S")
     axes.set_ylabel(f"examples E ({sweep.unit if sweep else paper.UNITS.get(theirs or '', 'image')}s)")
 

@@ -7,7 +7,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.figures.fronts import GOALS_SHOWN, draw_fronts, spread
-from experiments.figures.style import COLOURS, GREY, PAGE, PALE, log_axis, mark, nothing_yet, number, shades
+from experiments.figures.style import (
+    COLOURS,
+    GREY,
+    PAGE,
+    PALE,
+    legend_below,
+    log_axis,
+    mark,
+    nothing_yet,
+    number,
+    shades,
+)
 from experiments.figures.sweeps import b_simple_along, metric_name, tuned_runs
 from experiments.figures.tasks import missing, sweep_of
 from experiments.summary import summarise
@@ -108,7 +119,7 @@ def figure18(results: Path) -> Figure:
     axes.set_title(f"{chosen.parent.name}, B = {first['batch_size']:,.0f}, learning rate {first['lr']:g}")
     axes.set_xlabel("steps apart, τ")
     axes.set_ylabel("⟨G(t)·G(t+τ)⟩ / ⟨|G|²⟩")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    legend_below(figure)
     return figure
 
 

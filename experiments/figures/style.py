@@ -117,6 +117,15 @@ def whiskers(
             )
 
 
+def legend_below(figure: Figure, columns: int = 1) -> None:
+    """One legend for all panels, under them, with each label once."""
+    entries = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, columnspacing=1.2)
+
+
 def note(axes: Axes, text: str) -> None:
     """A remark inside a panel, in grey at its top left."""
     axes.text(0.02, 0.98, text, transform=axes.transAxes, ha="left", va="top", fontsize=6.5, color="#555555")

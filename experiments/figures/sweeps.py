@@ -17,9 +17,9 @@ from experiments.figures.style import (
     LINE_SEARCH,
     PAGE,
     PALE,
+    legend_below,
     log_axis,
     mark,
-    note,
     number,
     shades,
     whiskers,
@@ -65,8 +65,9 @@ def curves(sweep: Sweep, results: Path) -> Figure:
 def noise(sweep: Sweep, results: Path) -> Figure:
     """B_crit, B_simple and, where it was measured, B_noise against the metric, with 95% intervals."""
     del results
-    figure = Figure(figsize=(COLUMN * 1.3, COLUMN * 1.05))
+    figure = Figure(figsize=(COLUMN * 1.3, COLUMN * 1.15))
     draw_noise(figure.subplots(), sweep)
+    legend_below(figure)
     return figure
 
 
@@ -89,16 +90,13 @@ def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> 
     determined = [fit for fit in sweep.fits if fit.b_crit_status == "determined"]
     whiskers(axes, [f.goal for f in determined], [f.b_crit for f in determined], B_CRIT, "s", "B_crit to reach it")
     missing = len(sweep.fits) - len(determined)
-    if missing:
-        note(axes, f"B_crit not determined at {missing} of {len(goals)} goals")
     values = [y for line in axes.lines for y in np.atleast_1d(line.get_ydata()) if np.isfinite(y) and y > 0]
     if values:
         log_axis(axes.yaxis, min(values), max(values))
     metric_axis(axes.xaxis, sweep, pd.Series([*goals, *levels, *([] if beside is None else beside["goal"])]))
     axes.set_xlabel(f"{metric_name(sweep)} (better to the right)")
     axes.set_ylabel(f"batch size ({sweep.unit}s)")
-    axes.set_title(sweep.name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1)
+    axes.set_title(sweep.name + (f"\nB_crit not determined at {missing} of {len(goals)} goals" if missing else ""))
 
 
 def learning_rates(sweep: Sweep, results: Path) -> Figure:

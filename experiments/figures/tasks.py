@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments import paper
 from experiments.figures.fronts import draw_fronts
-from experiments.figures.style import GREY, PAGE, log_axis, nothing_yet, number
+from experiments.figures.style import GREY, PAGE, legend_below, log_axis, nothing_yet, number
 from experiments.figures.sweeps import curves, draw_noise
 from experiments.paper import ATARI
 from experiments.summary import Sweep, summarise
@@ -59,6 +59,7 @@ def figure10(results: Path) -> Figure:
     left, right = figure.subplots(1, 2)
     draw_fronts(left, sweep, results, None, sweep.name)
     draw_noise(right, sweep)
+    legend_below(figure, columns=2)
     return figure
 
 
@@ -79,6 +80,7 @@ def figure12(results: Path) -> Figure:
     for panel, game in zip(panels, ATARI, strict=False):
         _noise(panel, results, game)
     nothing_yet(panels[7], "", "grey: B_crit fitted to the paper's points (frames),\nwith its standard error")
+    legend_below(figure, columns=2)
     return figure
 
 
@@ -103,6 +105,7 @@ def _fronts_and_noise(results: Path, names: Sequence[str]) -> Figure:
     for row, name in zip(figure.subplots(len(names), 2, squeeze=False), names, strict=True):
         _front(row[0], results, name)
         _noise(row[1], results, name)
+    legend_below(figure, columns=2)
     return figure
 
 
