@@ -126,11 +126,6 @@ def legend_below(figure: Figure, columns: int = 1) -> None:
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, columnspacing=1.2)
 
 
-def note(axes: Axes, text: str) -> None:
-    """A remark inside a panel, in grey at its top left."""
-    axes.text(0.02, 0.98, text, transform=axes.transAxes, ha="left", va="top", fontsize=6.5, color="#555555")
-
-
 def nothing_yet(axes: Axes, title: str, text: str) -> None:
     """A panel without data, which says so and how to get them."""
     axes.set_title(title)
