@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.entry import told
 from experiments.errors import UserError
 from experiments.page import to_html
-from experiments.sections import claim, evidence, images, more, state
+from experiments.sections import claim, evidence, images, language, state
 from experiments.summary import Sweep, summarise
 from experiments.tables import RESULTS
 
@@ -58,14 +58,14 @@ def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
         *claim.questions(sweeps),
         *evidence.beside_the_paper(sweeps, results),
         *evidence.against_exact_answers(sweeps),
-        *more.branches(sweeps),
-        *more.local_noise(results),
-        *more.temperature(results),
+        *language.branches(sweeps),
+        *images.local_noise(results),
+        *images.temperature(results),
         *images.adaptive(results),
         *images.autocorrelation(results),
         *images.variations(results),
-        *more.groups(sweeps),
-        *more.scaling(sweeps),
+        *language.groups(sweeps),
+        *language.scaling(sweeps),
         "## Task by task",
         *(part for sweep in sweeps for part in evidence.one_sweep(sweep)),
         "## The paper's figures",

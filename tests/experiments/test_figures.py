@@ -18,7 +18,7 @@ from experiments.figures.fronts import spread
 from experiments.figures.style import drawn, log_axis, number, whiskers
 from experiments.figures.sweeps import b_simple_along, tuned_runs
 from experiments.figures.tasks import sweep_of
-from experiments.sections.more import local_noise, temperature
+from experiments.sections.images import local_noise, temperature
 from experiments.summary import read_sweep, summarise
 from noisescale.pareto import Estimate
 
@@ -95,8 +95,8 @@ def measured_locally(results, tmp_path_factory):
 
 
 def test_the_noise_figure_shows_line_searches_where_there_are_any(measured_locally):
-    noise = drawn(partial(registry(measured_locally)["svhn-small-noise"], measured_locally)).axes[0]
-    assert "B_noise, line searches of one run" in [text.get_text() for text in noise.get_legend().get_texts()]
+    noise = drawn(partial(registry(measured_locally)["svhn-small-noise"], measured_locally))
+    assert "B_noise, line searches of one run" in [text.get_text() for text in noise.legends[0].get_texts()]
     panels = drawn(partial(registry(measured_locally)["fig05"], measured_locally)).axes
     assert panels[0].get_title() == "svhn-small" and panels[1].get_title().startswith("svhn-small: line searches")
 

@@ -22,7 +22,7 @@ from experiments.paper import PAPER_TASKS, points, table1
 from experiments.report import report
 from experiments.sections import evidence
 from experiments.sections.evidence import pictures
-from experiments.sections.more import branches, groups
+from experiments.sections.language import branches, groups, norms_predict
 from experiments.summary import read_sweep, summarise
 from experiments.tables import Tables
 from experiments.tasks.quadratic import QuadraticConfig
@@ -101,7 +101,8 @@ def test_the_report_is_the_same_twice_and_self_contained(results):
 def test_the_verdict_comes_first_and_every_task_of_the_paper_is_there(results):
     text = report(results)[0].read_text()
     verdicts = [fit.verdict for fit in read_sweep(results / "mnist-small").fits]
-    assert f"**agree** on mnist-small ({tally(verdicts)})" in text[:600]
+    assert re.search(r"\*\*agree\*\* on \d \([^)]*mnist-small", text[:600])
+    assert re.search(r"ratio is \S+ to \S+, median \S+, over 2 sweeps\.", text[:600])
     assert f"| mnist-small | **agree** ({tally(verdicts)}) |" in text
     for task in PAPER_TASKS:
         assert f"| **{task.name}** |" in text
@@ -197,6 +198,13 @@ def test_branches_and_groups_are_shown_where_they_were_measured(results, tmp_pat
     rows = [re.findall(r"\| ([\d.,]+) \[", row + " |") for row in groups([bare])[-1].splitlines()[2:]]
     for whole, part in rows:
         assert float(part) == pytest.approx(float(whole) / 2, rel=0.15)
+
+
+def test_norm_layers_predict_the_total_only_by_one_factor():
+    same = [Estimate(0.1, 0.05, 0.2), Estimate(0.15, 0.1, 0.3)]
+    assert "one factor from 0.10 to 0.20 lies in all" in norms_predict(same)
+    assert "no: no one factor" in norms_predict([*same, Estimate(0.5, 0.4, 0.8)])
+    assert "Not determined" in norms_predict([same[0], Estimate(np.nan, np.nan, np.nan)])
 
 
 def test_table1_of_the_paper(results):

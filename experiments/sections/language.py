@@ -1,9 +1,8 @@
-"""What some sweeps have besides: B_crit by branching, B_noise and temperature at points of one run, the noise scale by
-group of parameters, Kaplan's law."""
+"""What the language models' sweeps have besides: B_crit by branching, the noise scale by group of parameters, Kaplan's
+law."""
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,8 +15,7 @@ from experiments.summary import Sweep
 from experiments.verdict import ratio
 from noisescale.pareto import Estimate
 
-LOCAL = {"line search": "B_noise, line searches", "Hessian": "B_noise, Hessian", "b_simple": "B_simple"}
-CUT = {"lr": "the learning rate", "batch": "the batch size", "both": "both"}
+NORMS = "norm"
 
 
 def branches(sweeps: Sequence[Sweep]) -> list[str]:
@@ -114,71 +112,58 @@ def groups(sweeps: Sequence[Sweep]) -> list[str]:
         path = sweep.tables.folder / "groups.parquet"
         if not path.exists():
             continue
-        measured = pd.read_parquet(path)
-        names = list(dict.fromkeys(measured["group"]))
-        by_run = {
-            key: rows.sort_values("step").assign(metric=math.nan)
-            for key, rows in measured.groupby(["run_id", "group"], sort=False)
-        }
-        rows = []
-        for fit in sweep.fits:
-            arrived = sweep.arrived(fit.goal)
-            cells = []
-            for name in names:
-                there = [run for run in arrived.itertuples() if (run.run_id, name) in by_run]
-                curves = [simple_curve(by_run[run.run_id, name], int(run.batch_size)) for run in there]
-                cells.append(with_interval(estimate(at_steps(curves, [float(run.steps) for run in there]))))
-            rows.append([f"{fit.goal:g}", with_interval(fit.b_simple), *cells])
+        found = by_group(sweep, pd.read_parquet(path))
+        names = list(dict.fromkeys(name for _, estimates in found for name in estimates))
+        rows = [
+            [f"{fit.goal:g}", with_interval(fit.b_simple), *(with_interval(estimates[name]) for name in names)]
+            for fit, estimates in found
+        ]
+        length = int(sweep.tables.describe("sample_size"))
         blocks += [
             f"## {sweep.name}: the noise scale by group of parameters",
-            f"B_simple in {sweep.unit}s where the tuned runs pass each goal; *preconditioned* is of the gradient "
-            "divided by Adam's √v.",
+            f"B_simple in {sweep.unit}s where the tuned runs pass each goal; in samples of {length} {sweep.unit}s it "
+            f"is 1/{length} of that. *Preconditioned* is of the gradient divided by Adam's √v.",
             table([f"goal ({metric(sweep)})", "all", *names], rows),
         ]
+        if NORMS in names:
+            blocks.append(norms_predict([ratio(estimates[NORMS], fit.b_simple) for fit, estimates in found]))
     return blocks
 
 
-def local_noise(results: Path) -> list[str]:
-    """B_noise by line searches and by Hessian-vector products, and B_simple, at the same weights of one run."""
-    blocks: list[str] = []
-    for path in sorted(results.glob("*/local_noise.csv")):
-        found = pd.read_csv(path)
-        names = list(dict.fromkeys(found["quantity"]))
-        rows = []
-        for goal, mine in found.groupby("goal", sort=False):
-            by_name = {row.quantity: Estimate(row.value, row.low, row.high) for row in mine.itertuples()}
-            rows.append([f"{goal:g}", *(with_interval(by_name[name]) for name in names)])
-        blocks += [
-            f"## {path.parent.name}: B_noise two ways",
-            "At the same weights of one run, in the unit of B: the paper's line searches, Hessian-vector products, "
-            "and B_simple.",
-            table(["goal", *(LOCAL.get(name, name) for name in names)], rows),
-        ]
-    return blocks
+def by_group(sweep: Sweep, measured: pd.DataFrame) -> list[tuple[GoalFit, dict[str, Estimate]]]:
+    """B_simple by group at each goal, from the tuned runs' rows of `groups.parquet`."""
+    by_run = {
+        key: rows.sort_values("step").assign(metric=math.nan)
+        for key, rows in measured.groupby(["run_id", "group"], sort=False)
+    }
+    found = []
+    for fit in sweep.fits:
+        arrived = sweep.arrived(fit.goal)
+        estimates = {}
+        for name in dict.fromkeys(measured["group"]):
+            there = [run for run in arrived.itertuples() if (run.run_id, name) in by_run]
+            curves = [simple_curve(by_run[run.run_id, name], int(run.batch_size)) for run in there]
+            estimates[name] = estimate(at_steps(curves, [float(run.steps) for run in there]))
+        found.append((fit, estimates))
+    return found
 
 
-def temperature(results: Path) -> list[str]:
-    """What a 16-fold cut of the temperature did to B_simple, by the way it was made (Fig. 15; Gray 2024)."""
-    blocks: list[str] = []
-    for path in sorted(results.glob("*/temperature.csv")):
-        found = pd.read_csv(path)
-        rows, moved = [], {"lr": [], "batch": [], "both": []}
-        for goal, mine in found.groupby("goal", sort=False):
-            by_cut = {row.cut: Estimate(row.b_simple, row.b_simple_low, row.b_simple_high) for row in mine.itertuples()}
-            factors = {cut: ratio(by_cut[cut], by_cut["none"]) for cut in moved}
-            for cut, factor in factors.items():
-                moved[cut].append(factor.low > 1 or factor.high < 1)
-            cells = (f"{with_interval(by_cut[cut])}, {with_interval(factors[cut])} times" for cut in moved)
-            rows.append([f"{goal:g}", with_interval(by_cut["none"]), *cells])
-        said = "; ".join(f"through {CUT[cut]} at {sum(clear)} of {len(clear)} goals" for cut, clear in moved.items())
-        blocks += [
-            f"## {path.parent.name}: does B_simple follow the temperature?",
-            "From checkpoints of one run, with the temperature ε/B cut 16-fold; the paper's Fig. 15 says that "
-            "either way moves B_simple, Gray 2024 saw only the learning rate move it.",
-            table(["from goal", "uncut", *(f"through {CUT[cut]}" for cut in moved)], rows),
-            f"B_simple clearly moved (the interval of the factor excludes 1): {said}.",
-        ]
-    return blocks
+def norms_predict(shares: Sequence[Estimate]) -> str:
+    """Gray et al. 2024: does the norm layers' noise scale, times one constant, give the total's?"""
+    known = [share for share in shares if share.value > 0]
+    if len(known) < 2:
+        return "**Do the norm layers predict the total (Gray 2024)?** Not determined at two goals."
+    low, high = max(share.low for share in known), min(share.high for share in known)
+    values = sorted(share.value for share in known)
+    said = (
+        f"can't tell: one factor from {rounded(low, 2)} to {rounded(high, 2)} lies in all intervals"
+        if low <= high
+        else "no: no one factor lies in all intervals"
+    )
+    return (
+        f"**Do the norm layers predict the total (Gray 2024)?** Theirs is {rounded(values[0], 2)} to "
+        f"{rounded(values[-1], 2)} times the total's over {len(known)} goals; {said}."
+    )
 
 
 def scaling(sweeps: Sequence[Sweep]) -> list[str]:
