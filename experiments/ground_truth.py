@@ -62,7 +62,7 @@ def truths(sweep: Sweep) -> list[Truth]:
 
 def _exact_simple(run: Curve, problem: NoisyQuadratic, lr: float) -> Curve:
     """The run's rows with the exact tr Σ and E|G|², averaged over the steps since the row before."""
-    before = 2 * run.middle - run.at
+    before = np.minimum(2 * run.middle - run.at + 1, run.at)
     last = np.maximum(run.at - 1, before)
     steps = before[:, None] + (last - before)[:, None] * np.linspace(0, 1, POINTS_A_ROW)
     square = (problem.second_moments(run.batch_size, lr, steps) @ problem.curvature**2).mean(axis=1)

@@ -115,7 +115,7 @@ def _stay(step: Floats, way: Floats, end: float, levels: Floats) -> Floats:
     """How many of the run's steps up to `end` are spent at each of `levels`, shared linearly between the nearest
     two."""
     edges = np.concatenate([[0.0], step[(step > 0) & (step < end)], [end]])
-    middle = np.interp((edges[1:] + edges[:-1]) / 2, step, way)
+    middle = np.interp(np.maximum(edges[:-1], (edges[1:] + edges[:-1] - 1) / 2), step, way)
     place = np.clip((middle - levels[0]) / (levels[1] - levels[0]), 0, LEVELS - 1)
     lower = np.minimum(place.astype(int), LEVELS - 2)
     steps = np.diff(edges)
