@@ -29,6 +29,7 @@ from experiments.record import RunRecord
 from experiments.search import grid_lr
 from experiments.tables import write_csv
 from experiments.tasks import TASKS, Task
+from experiments.trunk import workers
 from noisescale.schedule import AdaptiveBatchSize
 from noisescale.theory import search_centre
 
@@ -210,7 +211,7 @@ def measure(suite: SuiteConfig, config: AdaptiveConfig) -> pd.DataFrame:
     if not fits.exists():
         raise UserError(f"no {fits}: the fixed batch sizes come first\nmake sweep TASK={suite.run.task.name}")
     jobs = plan(suite, config)
-    with ProcessPoolExecutor(suite.cluster.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers(suite), mp_context=multiprocessing.get_context("spawn")) as pool:
         for number, _ in enumerate(pool.map(partial(train, suite), jobs), 1):
             print(f"{number} of {len(jobs)} runs done", flush=True)
     runs, paths = arrivals(suite, jobs)

@@ -14,15 +14,13 @@ import pandas as pd
 import torch
 from pydantic import Field
 
-from experiments.branch import trunk
 from experiments.config import Count, RunConfig, SuiteConfig, frozen
 from experiments.entry import start
 from experiments.errors import UserError
-from experiments.local_noise import gradient
 from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.tables import write_csv
-from experiments.tasks import TASKS
+from experiments.trunk import gradient, restored, trunk
 from noisescale import ratio_of_means
 
 
@@ -60,14 +58,9 @@ def walk(config: LagConfig, trainer: Trainer, generator: torch.Generator) -> tup
 
 def at(config: LagConfig, suite: SuiteConfig, run: RunConfig, point: RunRecord) -> list[dict[str, Any]]:
     """A row a lag, with the 95% interval over continuations."""
-    device = torch.device(suite.device)
-    task = TASKS[run.task.name][1](run.task, run.seed, device)
     pairs = []
     for continuation in range(config.continuations):
-        trainer = Trainer(run, task, device)
-        state = point.load_checkpoint(device)
-        assert state is not None
-        trainer.load_state_dict(state)
+        trainer = restored(suite, run, point)
         trainer.generator = run.stream(f"continuation {continuation}")
         found = walk(config, trainer, run.stream(f"lags {continuation}"))
         pairs.append([products(*found, lag) for lag in lags(config.steps)])
@@ -96,7 +89,6 @@ def measure(suite: SuiteConfig, config: LagConfig) -> pd.DataFrame:
         print(f"goal {goal:g}: " + "; ".join(f"{r['lag']} steps {r['correlation']:.2f}" for r in found), flush=True)
     if not rows:
         raise UserError(f"batch_size={run.batch_size} lr={run.lr:g}: the run passes no goal; set easier sweep.goals")
-    suite.tables.mkdir(parents=True, exist_ok=True)
     table = pd.DataFrame(rows)
     write_csv(table, suite.tables / "autocorrelation.csv")
     return table

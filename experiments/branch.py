@@ -10,7 +10,6 @@ command goes on where it stopped. The optimizer's second moments are the trunk's
 
 import math
 import multiprocessing
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +19,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike
 from pydantic import Field
 from scipy.stats import t
@@ -32,7 +30,7 @@ from experiments.layers import TOTAL, layer_noise
 from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.tables import write_csv
-from experiments.tasks import TASKS
+from experiments.trunk import branch, restored, trunk, workers
 from noisescale.pareto import Estimate
 
 COLUMNS = ["goal", "trunk", "trunk_step", "batch_size", "lr", "seed", "steps", "examples", "loss", "metric"]
@@ -100,57 +98,6 @@ def _passes(log_b: np.ndarray, curve: np.ndarray, tolerance: float) -> float:
     return float(np.exp(log_b[i - 1] + share * (log_b[i] - log_b[i - 1])))
 
 
-def trunk(suite: SuiteConfig, run: RunConfig, folder: RunRecord) -> dict[float, RunRecord]:
-    """Train the trunk, unless it is done; goal → the record that holds the checkpoint where the goal was passed."""
-    points = {goal: RunRecord(folder.folder / f"goal-{goal:g}") for goal in suite.sweep.goals}
-    with folder.lock():
-        if folder.read() is None:
-            device = torch.device(suite.device)
-            _, build = TASKS[run.task.name]
-            task = build(run.task, run.seed, device)
-            trainer = Trainer(run, task, device)
-
-            def keep_passed() -> None:
-                metric = trainer.rows[-1]["metric"]
-                for goal, point in points.items():
-                    if task.metric.better(metric, goal) and not (point.folder / "checkpoint.pt").exists():
-                        point.save_checkpoint(trainer.state_dict())
-
-            folder.start(run)
-            trainer.run(folder, suite.checkpoint_seconds, keep_passed)
-    return {goal: point for goal, point in points.items() if (point.folder / "checkpoint.pt").exists()}
-
-
-def _state(point: RunRecord, device: torch.device) -> dict[str, Any]:
-    state = point.load_checkpoint(device)
-    if state is None:
-        trunk_folder = point.folder.parent
-        raise UserError(
-            f"{point.folder}/checkpoint.pt can't be read; delete {trunk_folder} and the trunk is made again"
-        )
-    return state
-
-
-def branch(device_name: str, checkpoint: RunRecord, run: RunConfig) -> None:
-    """One branch, unless it is done: `run` from the trunk's weights and optimizer state instead of from its seed."""
-    torch.set_num_threads(1)
-    device = torch.device(device_name)
-    record = RunRecord(checkpoint.folder / run.run_id)
-    with record.lock():
-        if record.read() is not None:
-            return
-        _, build = TASKS[run.task.name]
-        trainer = Trainer(run, build(run.task, run.seed, device), device)
-        if record.load_checkpoint(device) is None:
-            parent = _state(checkpoint, device)
-            start = trainer.state_dict()
-            start["vector"], start["buffers"] = parent["vector"], parent["buffers"]
-            start["optimizer"] = parent["optimizer"] | {"param_groups": start["optimizer"]["param_groups"]}
-            record.save_checkpoint(start)
-        record.start(run)
-        trainer.run(record, checkpoint_seconds=60)
-
-
 def plan(config: BranchConfig, suite: SuiteConfig, run: RunConfig, seen: int) -> list[RunConfig]:
     """The branches of a checkpoint after `seen` examples; empty where that is too few for two batch sizes."""
     sizes = [run.batch_size, *(size for size in suite.sweep.batch_sizes if size > run.batch_size)]
@@ -189,36 +136,35 @@ def measure(suite: SuiteConfig, config: BranchConfig) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     layers: list[pd.DataFrame] = []
     found: list[dict[str, Any]] = []
-    workers = suite.cluster.workers or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers(suite), mp_context=multiprocessing.get_context("spawn")) as pool:
         for goal, point in trunk(suite, run, folder).items():
-            parent = _state(point, torch.device("cpu"))
-            at = parent["rows"][-1]
+            trainer = restored(suite, run, point)
+            at = trainer.rows[-1]
             runs = plan(config, suite, run, at["examples"])
             if not runs:
                 continue
             missing = [branched for branched in runs if RunRecord(point.folder / branched.run_id).read() is None]
-            list(pool.map(partial(branch, suite.device, point), missing))
+            list(pool.map(partial(branch, suite, point), missing))
             ends = [
                 _end(point, branched) | {"goal": goal, "trunk": run.run_id, "trunk_step": at["step"]}
                 for branched in runs
             ]
             rows += ends
-            noise = _noise(config, suite, run, parent)
+            noise = _noise(config, trainer)
             layers.append(noise.assign(goal=goal))
             found.append({"goal": goal, **_summary(config, ends, at, noise)})
             print(_line(found[-1]), flush=True)
-            suite.tables.mkdir(parents=True, exist_ok=True)
-            write_csv(pd.DataFrame(rows)[COLUMNS], suite.tables / "branches.csv")
-            write_csv(pd.DataFrame(found), suite.tables / "branch_points.csv")
-            by_layer = pd.concat(layers)
-            write_csv(by_layer[["goal", *by_layer.columns.drop("goal")]], suite.tables / "branch_layers.csv")
     if not found:
         raise UserError(
             f"batch_size={run.batch_size} lr={run.lr:g}: the trunk passes no goal after enough steps to branch "
             f"({config.min_steps} at two batch sizes); take a larger branch.share or harder goals"
         )
-    return pd.DataFrame(found)
+    by_layer = pd.concat(layers)
+    table = pd.DataFrame(found)
+    write_csv(pd.DataFrame(rows)[COLUMNS], suite.tables / "branches.csv")
+    write_csv(table, suite.tables / "branch_points.csv")
+    write_csv(by_layer[["goal", *by_layer.columns.drop("goal")]], suite.tables / "branch_layers.csv")
+    return table
 
 
 def _end(point: RunRecord, run: RunConfig) -> dict[str, Any]:
@@ -236,15 +182,12 @@ def _end(point: RunRecord, run: RunConfig) -> dict[str, Any]:
     }
 
 
-def _noise(config: BranchConfig, suite: SuiteConfig, run: RunConfig, parent: dict[str, Any]) -> pd.DataFrame:
+def _noise(config: BranchConfig, trainer: Trainer) -> pd.DataFrame:
     """By kind of layer, with the trunk's weights and second moments."""
-    device = torch.device(suite.device)
-    task = TASKS[run.task.name][1](run.task, run.seed, device)
-    trainer = Trainer(run, task, device)
-    trainer.load_state_dict(parent)
-    generator = run.stream("points")
+    run = trainer.config
     shape = (run.micro_batch, config.noise_rows, config.noise_parts)
-    return layer_noise(task, trainer.flat, trainer.optimizer, *shape, generator, config.confidence)
+    generator = run.stream("points")
+    return layer_noise(trainer.task, trainer.flat, trainer.optimizer, *shape, generator, config.confidence)
 
 
 def _summary(

@@ -57,10 +57,12 @@ class Ranks:
         return said[0]  # type: ignore[return-value]
 
     def checkpoint(self, record: RunRecord, device: torch.device) -> dict[str, Any] | None:
-        """The record's checkpoint, read by every rank, if rank 0 can read it."""
+        """The record's checkpoint, read by every rank, if rank 0 can read it; `UserError` where another one can't."""
         state = record.load_checkpoint(device) if self.first else None
         if self.first_says(lambda: state is not None) and not self.first:
-            return record.load_checkpoint(device)
+            state = record.load_checkpoint(device)
+            if state is None:
+                raise UserError(f"{record.folder}: rank {self.rank} can't read the checkpoint that rank 0 read")
         return state
 
     def check(self, run: RunConfig, task: Task) -> None:

@@ -15,7 +15,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from experiments.branch import trunk
 from experiments.config import Count, RunConfig, SuiteConfig, frozen
 from experiments.entry import start
 from experiments.errors import UserError
@@ -23,7 +22,7 @@ from experiments.layers import TOTAL, layer_noise
 from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.tables import write_csv
-from experiments.tasks import TASKS
+from experiments.trunk import gradient, restored, trunk
 from noisescale import fit_line_searches, hessian_noise, line_search, ratio_of_means
 
 
@@ -41,21 +40,6 @@ class LocalConfig:
     hessian_batch: Count = 512
     noise_rows: Annotated[int, Field(ge=3)] = 16
     noise_parts: Annotated[int, Field(ge=2)] = 32
-
-
-def gradient(trainer: Trainer, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Of a fresh batch of `size`, one tensor a parameter; micro-batch by micro-batch."""
-    run, task = trainer.config, trainer.task
-    batch = task.batch(size // task.sample_size, generator)
-    cut = min(run.micro_batch, size) // task.sample_size
-    pieces = list(zip(*(tensor.split(cut) for tensor in batch), strict=True))
-    flat = trainer.flat
-    total, part = (torch.zeros_like(flat.vector.data) for _ in range(2))
-    views = flat.views(part)
-    for piece in pieces:
-        flat.differentiate(task.loss(piece) * (len(piece[0]) / len(batch[0])), views)
-        total += part
-    return flat.views(total)
 
 
 def searches(config: LocalConfig, trainer: Trainer, generator: torch.Generator) -> list[dict[str, Any]]:
@@ -115,14 +99,9 @@ def _found(quantity: str, value: float, low: float, high: float, determined: boo
 
 def at(config: LocalConfig, suite: SuiteConfig, run: RunConfig, point: RunRecord) -> tuple[list[Any], list[Any]]:
     """(a row a quantity, a row a line search) at one checkpoint."""
-    device = torch.device(suite.device)
-    state = point.load_checkpoint(device)
-    assert state is not None
-    task = TASKS[run.task.name][1](run.task, run.seed, device)
-    trainer = Trainer(run, task, device)
-    trainer.load_state_dict(state)
+    trainer = restored(suite, run, point)
     generator = run.stream("points")
-    where = {key: state["rows"][-1][key] for key in ("step", "examples", "loss", "metric")}
+    where = {key: trainer.rows[-1][key] for key in ("step", "examples", "loss", "metric")}
     where = {f"at_{key}" if key == "step" else key: value for key, value in where.items()}
     lines = searches(config, trainer, generator)
     found = [by_search(lines), by_hessian(config, trainer, generator), simple(config, trainer, generator)]
@@ -143,7 +122,6 @@ def measure(suite: SuiteConfig, config: LocalConfig) -> pd.DataFrame:
         print(f"goal {goal:g}: {shown}", flush=True)
     if not quantities:
         raise UserError(f"batch_size={run.batch_size} lr={run.lr:g}: the run passes no goal; set easier sweep.goals")
-    suite.tables.mkdir(parents=True, exist_ok=True)
     table = pd.DataFrame(quantities)
     write_csv(table, suite.tables / "local_noise.csv")
     write_csv(pd.DataFrame(lines), suite.tables / "line_searches.csv")

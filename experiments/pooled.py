@@ -48,7 +48,8 @@ def simple_curve(rows: pd.DataFrame, batch_size: int, direction: Literal["min", 
     before = np.concatenate([[0.0], table[0, :-1]])[: table.shape[1]]
     seen = np.isfinite(table).all(axis=0) & (table[3] > 0)
     at, trace, square, examples = table[:, seen]
-    return Curve(batch_size, at, np.maximum(before[seen], (before[seen] + at - 1) / 2), trace, square, examples, *_monotone(rows, direction))
+    middle = np.maximum(before[seen], (before[seen] + at - 1) / 2)
+    return Curve(batch_size, at, middle, trace, square, examples, *_monotone(rows, direction))
 
 
 def hessian_curve(

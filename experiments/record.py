@@ -48,6 +48,7 @@ CURVE_COLUMNS = {
     "trace_hess_cov": "float64",
 }
 
+SPOILT = "checkpoint.pt.spoilt"
 SEALED = ("config.json", "curve.parquet", "groups.parquet")
 UNREADABLE = (OSError, ValueError, KeyError, AttributeError, TypeError)
 GO_ON = "finished runs are kept, and the same command goes on"
@@ -124,15 +125,23 @@ class RunRecord:
         write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
 
     def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
-        """The last checkpoint, or None: where there is none, or it can't be read, the run starts over."""
+        """The last checkpoint, or None: where there is none, or it is spoilt, the run starts over. A spoilt one is put
+        aside."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return None
         try:
-            return torch.load(path, map_location=device, weights_only=True)
+            content = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
+        try:
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except MemoryError:
+            raise
         except Exception:
-            path.unlink(missing_ok=True)
+            path.replace(path.with_name(SPOILT))
             return None
+        return state if device.type == "cpu" else torch.load(io.BytesIO(content), device, weights_only=True)
 
     def finish(self, rows: list[dict[str, Any]], group_rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
         """The curve, then the done mark with one hash over all files, then the scaffolding goes."""
@@ -140,7 +149,7 @@ class RunRecord:
         summary = _no_nan(summary)
         files = {name: _bytes(f"{self.folder}/{name}") for name in SEALED}
         self._write_json("summary.json", {"sha256": _seal(summary, files), **summary})
-        for name in ("checkpoint.pt", "error.txt"):
+        for name in ("checkpoint.pt", SPOILT, "error.txt"):
             (self.folder / name).unlink(missing_ok=True)
 
     def fail(self, message: str) -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from experiments.config import RECORD_VERSION
 from experiments.errors import UserError
+from experiments.record import write_atomically
 
 RESULTS = Path("results")
 ONE_SWEEP = (
@@ -130,12 +131,9 @@ def sweep_folders(results: Path) -> list[Path]:
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Seven significant digits, so that the same numbers are the same bytes on any machine; written aside and
-    renamed."""
-    aside = path.with_name(path.name + ".part")
+    """Seven significant digits, so that the same numbers are the same bytes on any machine; atomically."""
     shown = frame.copy()
     for column in shown.columns:
         if shown[column].dtype.kind == "f":
             shown[column] = [("" if np.isnan(value) else f"{value:.7g}") for value in shown[column]]
-    shown.to_csv(aside, index=False, lineterminator="\n")
-    aside.replace(path)
+    write_atomically(path, shown.to_csv(index=False, lineterminator="\n").encode())

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.branch import branch, trunk
 from experiments.config import RunConfig, SuiteConfig, load
 from experiments.entry import told
 from experiments.errors import UserError
 from experiments.record import RunRecord
 from experiments.tables import write_csv
+from experiments.trunk import branch, trunk, workers
 from noisescale import ratio_of_means
 
 FACTOR = 16
@@ -109,11 +109,11 @@ def measure(suite: SuiteConfig) -> pd.DataFrame:
         )
     folder = RunRecord(suite.records.with_name(f"{suite.records.name}-temperature") / run.run_id)
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(suite.cluster.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers(suite), mp_context=multiprocessing.get_context("spawn")) as pool:
         for goal, point in trunk(suite, run, folder).items():
             branches = plan(run)
             missing = [config for _, config in branches if RunRecord(point.folder / config.run_id).read() is None]
-            list(pool.map(partial(branch, suite.device, point), missing))
+            list(pool.map(partial(branch, suite, point), missing))
             for cut, config in branches:
                 done = RunRecord(point.folder / config.run_id).read()
                 assert done is not None
@@ -130,7 +130,6 @@ def measure(suite: SuiteConfig) -> pd.DataFrame:
         raise UserError(f"batch_size={run.batch_size} lr={run.lr:g}: the trunk passes no goal; set easier sweep.goals")
     branches = pd.DataFrame(rows)
     table = by_cut(branches)
-    suite.tables.mkdir(parents=True, exist_ok=True)
     write_csv(branches, suite.tables / "temperature_branches.csv")
     write_csv(table, suite.tables / "temperature.csv")
     return table

@@ -234,7 +234,7 @@ STEEP = Planted(slope=3.0)
 def test_average_is_by_full_batch_steps(goal):
     """𝓑 grows 15-fold: the mean over steps or examples of any one batch size would be far off."""
     found = averaged(*tuned(STEEP, goal), goal)
-    assert found.value == pytest.approx(STEEP.b_crit(goal), rel=0.02)
+    assert found.value == pytest.approx(STEEP.b_crit(goal), abs=STEEP.slope / 2)  # a step has the 𝓑 of its start
     assert found.numerator == pytest.approx(STEEP.progress(goal) * STEEP.b_crit(goal), rel=0.03)
     assert found.denominator == pytest.approx(STEEP.progress(goal), rel=0.03)
 

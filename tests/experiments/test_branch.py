@@ -6,12 +6,13 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.branch import BranchConfig, branch, largest_within, main, measure, plan, rescaled, trunk
+from experiments.branch import BranchConfig, largest_within, main, measure, plan, rescaled
 from experiments.config import load
 from experiments.errors import UserError
 from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.tasks import TASKS
+from experiments.trunk import branch, trunk
 
 CPU = torch.device("cpu")
 SIZES = [10, 20, 40, 80, 160]
@@ -97,7 +98,7 @@ def test_a_branch_is_the_trunk_going_on_with_other_data(tmp_path):
     run = s.point(16, 0.1, 0)
     point = trunk(s, run, RunRecord(tmp_path / "trunk"))[0.4]
     branched = replace(run, seed=7, max_steps=20, stop_metric=None)
-    branch("cpu", point, branched)
+    branch(s, point, branched)
     ended = RunRecord(point.folder / branched.run_id).read()
     assert ended is not None
 
@@ -121,7 +122,7 @@ def test_adam_keeps_its_moments_and_takes_the_new_rates(tmp_path):
     parent = point.load_checkpoint(CPU)
     assert parent is not None
     wide = replace(run, batch_size=256, lr=rescaled(run.lr, "adam", 16), seed=1, max_steps=1, stop_metric=None)
-    branch("cpu", point, wide)
+    branch(s, point, wide)
     ended = RunRecord(point.folder / wide.run_id).read()
     assert ended is not None
 
@@ -134,6 +135,22 @@ def test_adam_keeps_its_moments_and_takes_the_new_rates(tmp_path):
     trainer.generator.set_state(wide.stream("batches").get_state())
     trainer.train_step()
     assert task.evaluate().loss == ended[2]["loss"].iloc[-1]
+
+
+def test_a_goal_that_is_newer_than_the_trunk_trains_it_again(tmp_path):
+    s = suite(tmp_path, "sweep.goals=[0.4]")
+    run = s.point(16, 0.1, 0)
+    folder = RunRecord(tmp_path / "trunk")
+    first = trunk(s, run, folder)[0.4].load_checkpoint(CPU)
+    s = replace(s, sweep=replace(s.sweep, goals=(0.5, 0.4, 0.001)))
+    points = trunk(s, run, folder)
+    assert list(points) == [0.5, 0.4]
+    easier, again = (points[goal].load_checkpoint(CPU) for goal in (0.5, 0.4))
+    assert first is not None and easier is not None and again is not None
+    assert easier["step"] <= again["step"] == first["step"] and torch.equal(first["vector"], again["vector"])
+    finished = (folder.folder / "summary.json").stat().st_mtime_ns
+    trunk(s, run, folder)
+    assert (folder.folder / "summary.json").stat().st_mtime_ns == finished
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from experiments.collect import NOT_SCIENCE, collect
 from experiments.config import load
 from experiments.errors import UserError
 from experiments.loop import Trainer
-from experiments.record import RunRecord, write_atomically
+from experiments.record import SPOILT, RunRecord, write_atomically
 from experiments.sweep import Sweep
 from experiments.tables import read_tables
 from experiments.tasks.digits import DigitsTask
@@ -81,8 +81,31 @@ def test_a_spoilt_checkpoint_means_starting_over(tmp_path):
     state = record.load_checkpoint(CPU)
     assert state is not None and torch.equal(state["vector"], torch.arange(4.0))
     path = record.folder / "checkpoint.pt"
-    path.write_bytes(path.read_bytes()[:-20])
+    cut = path.read_bytes()[:-20]
+    path.write_bytes(cut)
     assert record.load_checkpoint(CPU) is None and not path.exists()
+    assert (record.folder / SPOILT).read_bytes() == cut
+
+
+def test_a_checkpoint_that_cannot_be_read_now_stays(tmp_path, monkeypatch):
+    record = RunRecord(tmp_path / "run")
+    record.save_checkpoint({"step": 3})
+
+    def fails(error):
+        def read(self):
+            raise error
+
+        return read
+
+    monkeypatch.setattr(Path, "read_bytes", fails(OSError(116, "Stale file handle")))
+    with pytest.raises(UserError, match="Stale file handle"):
+        record.load_checkpoint(CPU)
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "load", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(MemoryError):
+        record.load_checkpoint(CPU)
+    monkeypatch.undo()
+    assert record.load_checkpoint(CPU) == {"step": 3}
 
 
 def test_a_checkpoint_cannot_execute_code(tmp_path):
