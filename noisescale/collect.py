@@ -57,7 +57,6 @@ class Collector:
         self._hooked = [False] * len(self._parameters)
         self._closed = self._complete = False
         self._handles: list[Any] = []
-        self._left: list[tuple[int, int] | None] = [None] * len(self._parameters)
         self.start(True)
         if self.sharded:
             self._handles += sharded.hook_unsharded(model, columns.canonical, self._hook)
@@ -84,6 +83,7 @@ class Collector:
             self._ghost.on = on
         if not on:
             return
+        self._left = self._versions()
         self._row: list[tuple[Tensor, ...]] = []
         if not self.sharded:
             for name, i in self._index.items():
@@ -136,7 +136,6 @@ class Collector:
                 "gradients changed between the last micro_batch() and step(): call step() before clipping, zero_grad() "
                 "and scaler.unscale_(), or step(scaler, unscaled=True) after unscale_()"
             )
-        self._left = versions
         self._check_complete()
         if all(version is None for version in versions):
             return NO_GRADIENT

@@ -64,7 +64,7 @@ class GhostNorms:
         self.handles = [model.register_forward_pre_hook(self._start, with_kwargs=True)]
         for module in self._names:
             see = self._see_lstm if isinstance(module, nn.LSTM) else self._see
-            self.handles.append(module.register_forward_hook(see))
+            self.handles.append(module.register_forward_hook(see, with_kwargs=True))
         for name, p in model.named_parameters():
             if p.requires_grad:
                 known = canonical[plain_name(name)]
@@ -113,11 +113,11 @@ class GhostNorms:
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
         self.batch = len(leaves[0]) if leaves else 0
 
-    def _see(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+    def _see(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
         if not (self.on and torch.is_grad_enabled() and output.requires_grad):
             return None
         self._calls.update(self._names[module].values())
-        x = args[0].detach()
+        x = (args[0] if args else kwargs["input"]).detach()
         wide = None
         if isinstance(module, nn.Embedding) and len(x) == 1 < self.batch:
             # Positions (1, T) are shared by the examples: widened here, autograd adds the examples up later.
@@ -144,15 +144,16 @@ class GhostNorms:
         else:
             self._uses.setdefault(name, []).append(use)
 
-    def _see_lstm(self, module: nn.LSTM, args: Any, output: Any) -> None:
+    def _see_lstm(self, module: nn.LSTM, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         if not (self.on and torch.is_grad_enabled() and output[0].requires_grad):
             return
         self._calls.update(self._names[module].values())
-        if not isinstance(args[0], Tensor) or args[0].dim() != 3:
-            raise ValueError(f"LSTM on {type(args[0]).__name__}: per-example norms need a padded batch (B, T, width)")
+        x, state = [*args, *(kwargs[name] for name in ("input", "hx")[len(args) :] if name in kwargs), None][:2]
+        if not isinstance(x, Tensor) or x.dim() != 3:
+            raise ValueError(f"LSTM on {type(x).__name__}: per-example norms need a padded batch (B, T, width)")
         gradients: list[Tensor | None] = [None, None, None]
-        start = tuple(t.detach() for t in args[1]) if len(args) > 1 and args[1] is not None else None
-        self._records.append((module, Record(args[0].detach(), start, output[0].detach(), gradients)))
+        start = None if state is None else tuple(t.detach() for t in state)
+        self._records.append((module, Record(x.detach(), start, output[0].detach(), gradients)))
         for i, part in enumerate((output[0], *output[1])):
             if part.requires_grad:
                 part.register_hook(lambda g, i=i: gradients.__setitem__(i, g))

@@ -110,7 +110,8 @@ def test_each_layers_rule_is_exact(case):
         assert value.item() == pytest.approx(sum((g**2).sum().item() for g in each), rel=1e-9)
 
 
-def test_lstm_states_that_go_in_and_come_out():
+@pytest.mark.parametrize("how", ["by place", "by name"])
+def test_lstm_states_that_go_in_and_come_out(how):
     torch.manual_seed(0)
     layer = nn.LSTM(3, 4).double()  # time first
     x, start = torch.randn(6, 5, 3).double(), (torch.randn(1, 5, 4).double(), torch.randn(1, 5, 4).double())
@@ -121,7 +122,7 @@ def test_lstm_states_that_go_in_and_come_out():
             self.lstm = layer
 
         def forward(self, x, h, c):
-            output, (h, c) = self.lstm(x, (h, c))
+            output, (h, c) = self.lstm(x, (h, c)) if how == "by place" else self.lstm(hx=(h, c), input=x)
             return (output[-2] ** 2 + h[0] * c[0] + c[0] ** 2).sum(1)
 
     model = Ends()

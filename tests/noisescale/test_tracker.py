@@ -313,6 +313,19 @@ def test_channels_last_and_sparse_gradients():
     assert found[0] == pytest.approx(found[1])
 
 
+@pytest.mark.parametrize("every", [1, 4])
+def test_gradients_that_nobody_clears_are_left_out(every):
+    model, (inputs, labels) = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model, every=every)
+    for _ in range(12):
+        for piece in zip(inputs.split(4), labels.split(4), strict=True):
+            loss(model, piece).backward()
+            tracker.micro_batch(len(piece[0]))
+        tracker.step()
+    assert tracker.skipped.total() == 12 // every - 1
+    assert "zero_grad() is missing" in next(iter(tracker.skipped))
+
+
 def test_every_nth_step_measures_only_those():
     model, sizes = build("mlp"), [6, 6]
     tracker, reference = NoiseTracker(model, every=3), NoiseTracker(build("mlp"))
@@ -385,6 +398,7 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(ValueError, match="no parameters"):
         NoiseTracker(nn.ReLU())
     tracker.close()
+    model.zero_grad()
     tracker = NoiseTracker(model)
     for i in range(2):
         loss(model, batch).backward()
