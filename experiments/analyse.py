@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.crossings import cross
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.fit import GoalFit, fit_goal, fits_frame
 from experiments.goals import choose_goals
@@ -28,10 +29,10 @@ TERMINAL = 120
 
 def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]:
     """Fit every goal (chosen by `choose_goals` where None), write `crossings.csv` and `fits.csv` into `folder`,
-    return the fits from easy to hard.
+    return the fits from easy to hard. Goals that every tuned run meets at step 0 are named and left out.
 
     Raises:
-        UserError: no tables, tables of more than one experiment, or no goal that the runs reach.
+        UserError: no tables, tables of more than one experiment, or no goal that the runs reach after step 0.
     """
     tables = read_tables(folder)
     chosen = choose_goals(tables) if goals is None else list(dict.fromkeys(goals))
@@ -42,14 +43,22 @@ def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]
     parts = list(split(tables, chosen))
     rows = pd.concat([cross(part, goals) for part, goals in parts], ignore_index=True)
     diverged = set(tables.runs.loc[tables.runs["status"] == "diverged", "run_id"])
-    fits, best = [], np.zeros(len(rows), bool)
+    fits, too_easy, best = [], [], np.zeros(len(rows), bool)
     for part, goal in ((part, goal) for part, goals in parts for goal in goals):
         goal_rows = rows[rows["goal"] == goal]
         found = grids(goal_rows, diverged)
         winners = {grid.batch_size: grid.lrs[grid.best()] for grid in found}
         tuned = goal_rows[goal_rows["lr"] == goal_rows["batch_size"].map(winners)]
+        if (tuned["steps"] <= 0).all():
+            too_easy.append(goal)
+            continue
         best[tuned.index] = True
         fits.append(fit_goal(part, goal, found, tuned))
+    if too_easy:
+        said = f"{tables.describe('metric')} {', '.join(f'{goal:g}' for goal in too_easy)} is already met at step 0"
+        if not fits:
+            raise UserError(f"{folder}: {said}; choose harder goals")
+        print(f"{folder}: {said}, and left out", file=sys.stderr)
     write_csv(rows.drop(columns="run_id").assign(best=best), folder / "crossings.csv")
     write_csv(fits_frame(fits), folder / "fits.csv")
     return fits
@@ -84,20 +93,21 @@ def sentence(fits: Sequence[GoalFit]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """`python -m experiments.analyse FOLDER [GOAL ...]`; without goals, those of the `fits.csv` that is there."""
     if not arguments or arguments[0].startswith("-"):
-        print(__doc__)
+        print(main.__doc__)
         return 2
-    folder = Path(arguments[0])
+    return told(lambda: _fit(Path(arguments[0]), arguments[1:]))
+
+
+def _fit(folder: Path, wanted: Sequence[str]) -> None:
     try:
-        goals = [float(goal) for goal in arguments[1:]]
-        if not goals and (folder / "fits.csv").exists():
-            goals = pd.read_csv(folder / "fits.csv")["goal"].to_list()
-        fits = analyse(folder, goals or None)
-    except (UserError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
+        goals = [float(goal) for goal in wanted]
+    except ValueError as error:
+        raise UserError(f"goals are numbers: {error}") from None
+    if not goals and (folder / "fits.csv").exists():
+        goals = pd.read_csv(folder / "fits.csv")["goal"].to_list()
+    fits = analyse(folder, goals or None)
     print(format_table(fits, read_tables(folder).describe("unit")))
     print(f"Wrote {folder / 'crossings.csv'} and {folder / 'fits.csv'}.")
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """How the modules that are commands are started, and what they say of a user's mistake."""
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -26,7 +25,6 @@ def told(command: Callable[[], object]) -> int:
 def start(arguments: Sequence[str], name: str, kind: type, measure: Callable[[SuiteConfig, Any], object]) -> int:
     """`python -m experiments.<name> task=… <name>.<key>=…`: `measure(suite, config)`. `<name>.<key>=value` goes to
     the dataclass `kind` and the rest to the suite."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     own = [argument.removeprefix(f"{name}.") for argument in arguments if argument.startswith(f"{name}.")]
     rest = [argument for argument in arguments if not argument.startswith(f"{name}.")]
     return told(lambda: measure(load(rest), _parse(own, name, kind)))

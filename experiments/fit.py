@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pandas as pd
 
-from experiments.errors import UserError
 from experiments.path import averaged
 from experiments.pooled import Curve, at_start, at_steps, hessian_curve, simple_curve
 from experiments.tables import Tables
@@ -53,11 +52,10 @@ class GoalFit:
 
 
 def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame) -> GoalFit:
-    """One goal: `found` are its learning-rate grids, `tuned` the crossings of its best learning rates."""
+    """One goal: `found` are its learning-rate grids, `tuned` the crossings of its best learning rates, of which some
+    are after step 0."""
     start_met = bool((tuned["steps"] <= 0).any())
     usable = tuned[tuned["steps"] > 0]
-    if usable.empty:
-        raise UserError(f"goal {goal:g} of {tables.describe('metric')} is already met at step 0; choose a harder one")
     fit = fit_pareto(usable["batch_size"], usable["steps"], reached=usable["reached"])
     arrived = usable[usable["reached"]]
     steps = arrived["steps"].to_list()

@@ -23,6 +23,7 @@ from experiments.sweep import Sweep, say
 
 ROOT = Path(__file__).parent.parent
 SHARE_OF_TESTS, SHARE_OF_BENCHMARKS, SHARE_OF_STOPPING = 0.25, 0.15, 0.08
+BENCHMARKS = ("tracker", "loop", "estimators")  # the others measure the processor
 MOST_WORKERS = 8  # processes that share the GPU
 
 
@@ -97,9 +98,9 @@ def spend(options: argparse.Namespace) -> None:
         mark = "cuda" if options.device == "cuda" else "not slow and not cuda"
         tests = ["-m", "pytest", "-m", mark, "-p", "no:cacheprovider"]
         say(f"tests ({mark}): {run(tests, SHARE_OF_TESTS * clock.total, logs / 'tests.txt')}")
-        for script in sorted((ROOT / "benchmarks").glob("*.py")):
+        for name in BENCHMARKS:
             seconds = min(SHARE_OF_BENCHMARKS * clock.total, clock.left(SHARE_OF_STOPPING))
-            say(f"benchmark {script.stem}: {run([str(script)], seconds, logs / f'{script.stem}.txt')}")
+            say(f"benchmark {name}: {run([str(ROOT / 'benchmarks' / f'{name}.py')], seconds, logs / f'{name}.txt')}")
     todo = gaps(options)
     for seconds, suite, _ in todo:
         say(f"{suite.name}: wanted now, at most {seconds / 60:.1f} minutes of one process here")

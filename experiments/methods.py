@@ -26,7 +26,8 @@ METHODS = {
 def methods(folder: Path) -> pd.DataFrame:
     """A row a (goal, method): `value`, `low`, `high`, and `over_branch`, the value over branching's.
 
-    A `value` of inf says that even the largest batch tried was within the tolerance, which is then in `tried`.
+    A `value` of inf says that even the largest batch tried was within the tolerance, which is then in `tried`;
+    `over_branch` is then unknown.
     """
     tables = {name: folder / name for name, _ in METHODS.values()}
     for path, made_by in zip(tables.values(), ("`make sweep`", "`python -m experiments.branch`"), strict=True):
@@ -40,7 +41,8 @@ def methods(folder: Path) -> pd.DataFrame:
             if column not in read[name] or goal not in read[name].index:
                 continue
             value, low, high = (float(read[name].loc[goal, f"{column}{end}"]) for end in ("", "_low", "_high"))
-            over = value / float(points.loc[goal, "b_branch"]) if math.isfinite(value) else math.nan
+            branched = float(points.loc[goal, "b_branch"])
+            over = value / branched if math.isfinite(value) and math.isfinite(branched) else math.nan
             tried = points.loc[goal, "largest"] if method == "branch" else math.nan
             row = {"goal": goal, "loss": points.loc[goal, "loss"], "method": method}
             rows.append(row | {"value": value, "low": low, "high": high, "tried": tried, "over_branch": over})

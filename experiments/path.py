@@ -70,8 +70,9 @@ def averaged(curves: Sequence[Curve], steps: Sequence[float], goal: float) -> Ra
         worth, noise = _local(measured, trends, levels, float(size), copies)
         for k in np.flatnonzero(sizes == size):
             stay = _stay(curves[k].step, ways[k], steps[k], levels)
-            bottom += copies[k] * (stay @ worth)
-            top += copies[k] * (stay @ noise)
+            seen = stay > 0
+            bottom += copies[k] * (stay[seen] @ worth[seen])
+            top += copies[k] * (stay[seen] @ noise[seen])
     return _summary(top / count, bottom / count, len(set(measured.run)))
 
 

@@ -7,7 +7,6 @@ of each branch, from all its micro-batches. Trunk and branches are records: the 
 """
 
 import multiprocessing
-import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -117,6 +116,9 @@ def measure(suite: SuiteConfig) -> pd.DataFrame:
             for cut, config in branches:
                 done = RunRecord(point.folder / config.run_id).read()
                 assert done is not None
+                if done[1]["status"] == "diverged":
+                    print(f"goal {goal:g}, cut {cut.name}, seed {config.seed}: diverged, left out", flush=True)
+                    continue
                 setting = {key: getattr(config, key) for key in ("batch_size", "lr", "seed")}
                 rows.append({"goal": goal, "cut": cut.name} | setting | second_half(done[2]))
             for line in by_cut(pd.DataFrame(rows)).query("goal == @goal").itertuples():
@@ -137,7 +139,6 @@ def measure(suite: SuiteConfig) -> pd.DataFrame:
 
 def main(arguments: Sequence[str]) -> int:
     """Arguments as of `experiments.train`."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     return told(lambda: measure(load(arguments)))
 
 

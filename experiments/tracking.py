@@ -22,9 +22,10 @@ from typing import Any
 import pandas as pd
 
 from experiments.config import SuiteConfig
-from experiments.crossings import crossings
 from experiments.record import write_atomically
+from experiments.spans import steps_to
 from experiments.tasks import TASKS
+from experiments.wandb_sync import unsent
 
 PATIENCE = 0.05  # of a sweep's time, that it waits for W&B at its end
 PAUSE = 2.0
@@ -55,7 +56,7 @@ def mirrored(suite: SuiteConfig) -> Iterator[None]:
         process.wait(PATIENCE * (time.monotonic() - started))
     except subprocess.TimeoutExpired:
         print(f"W&B is behind; it goes on in the background ({suite.records}/wandb.log)")
-    if mode != "offline" and any(suite.records.glob("wandb/offline-run-*")):
+    if mode != "offline" and unsent(suite.records):
         print(f"W&B took no runs; they wait for `make wandb-sync` ({suite.records}/wandb.log)")
 
 
@@ -99,8 +100,8 @@ class Mirror:
     def _reached(self, config: dict[str, Any], curve: pd.DataFrame) -> dict[str, float]:
         """Steps and examples to each goal that was reached."""
         direction = TASKS[config["task"]["name"]][1].metric.direction  # type: ignore[attr-defined]
-        step, metric = curve["step"].to_numpy(float), curve["metric"].to_numpy(float)
-        found = zip(self.goals, *crossings(step, metric, direction, self.goals), strict=True)
+        cuts, patience = config.get("lr_cuts"), config["stop_patience"]
+        found = zip(self.goals, *steps_to(curve, direction, self.goals, cuts, patience), strict=True)
         reached = {goal: float(steps) for goal, steps, is_reached in found if is_reached}
         examples = {f"examples_to_{goal:g}": steps * config["batch_size"] for goal, steps in reached.items()}
         return {f"steps_to_{goal:g}": steps for goal, steps in reached.items()} | examples

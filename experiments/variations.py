@@ -6,7 +6,6 @@ overrides, and puts the fits side by side. Goals are values of the loss, which a
 compare B_crit and B_simple, not steps.
 """
 
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -81,7 +80,6 @@ def measure(arguments: Sequence[str]) -> pd.DataFrame:
 
 def main(arguments: Sequence[str]) -> int:
     """Arguments as of `experiments.train`."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     return told(lambda: measure(arguments))
 
 

@@ -2,6 +2,7 @@ r"""B_noise = tr(HΣ) / GᵀHG (eq. 2.8), by Hessian-vector products and by the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -101,7 +102,8 @@ def _dot(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
 
 
 class LineSearch(NamedTuple):
-    """The best common step along several gradients: its length ε, and the mean decrease of the loss, ≥ 0."""
+    """The best common step along several gradients: its length ε in units of the gradient, and the mean decrease of
+    the loss in its own, ≥ 0."""
 
     step: float
     decrease: float
@@ -142,17 +144,24 @@ def line_search(
     return LineSearch(step, start - lowest)
 
 
-def _minimise(f: Callable[[float], float], start: float) -> tuple[float, float]:
+def _minimise(mean_loss: Callable[[float], float], start: float) -> tuple[float, float]:
+    """The lowest point found, at 0 or between steps that bracket it; a loss that isn't a number is never lower."""
     values = {0.0: start}
+
+    def f(step: float) -> float:
+        if step not in values:
+            found = mean_loss(step)
+            values[step] = found if math.isfinite(found) else math.inf
+        return values[step]
+
     scale = 1.0
-    while not (values.setdefault(scale, f(scale)) < start) and scale > 1e-12:
+    while not f(scale) < start and scale > 1e-12:
         scale /= 2
-    while values.setdefault(2 * scale, f(2 * scale)) < values[scale] and scale < 1e12:
+    while f(2 * scale) < f(scale) and scale < 1e12:
         scale *= 2
-    if not values[scale] < start:
-        return 0.0, start
-    found = optimize.minimize_scalar(f, bracket=(0.0, scale, 2 * scale), method="brent", options={"xtol": 1e-4})
-    return float(found.x), float(found.fun)
+    if f(0.0) > f(scale) < f(2 * scale):
+        optimize.minimize_scalar(f, bracket=(0.0, scale, 2 * scale), method="brent", options={"xtol": 1e-4})
+    return min(values.items(), key=lambda item: item[1])
 
 
 @dataclass(frozen=True)

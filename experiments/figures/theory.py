@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures.fronts import draw_fronts
 from experiments.figures.style import COLOURS, GREY, PAGE, log_axis, mark, shades
-from experiments.summary import summarise
+from experiments.figures.tasks import sweep_of
 from experiments.tasks.quadratic import QuadraticConfig
 from experiments.tasks.quadratic_theory import NoisyQuadratic
 from noisescale.pareto import fit_pareto
@@ -52,7 +52,7 @@ def figure1(results: Path) -> Figure:
     left.set_ylabel("examples E (cost)")
     left.set_title(f"Noisy quadratic, loss 1 to {SKETCH_GOAL:g}")
     left.legend(loc="upper right")
-    ours = next((sweep for sweep in summarise(results) if sweep.task == "breakout"), None)
+    ours = sweep_of(results, "breakout")
     draw_fronts(
         right, ours, results, "Breakout", "Breakout, mean score" + ("" if ours else ": the paper's points alone")
     )

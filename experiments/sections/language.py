@@ -3,6 +3,7 @@ law."""
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pandas as pd
 from experiments.fit import GoalFit, estimate
 from experiments.layout import rounded, with_interval
 from experiments.pooled import at_steps, simple_curve
-from experiments.sections.markdown import b_crit, metric, table
+from experiments.sections.markdown import b_crit, metric, noise, table
 from experiments.summary import Sweep
 from experiments.verdict import ratio
 from noisescale.pareto import Estimate
@@ -32,19 +33,14 @@ def branches(sweeps: Sequence[Sweep]) -> list[str]:
             fit = fits.get(f"{point.goal:g}")
             branched = Estimate(point.b_branch, point.b_branch_low, point.b_branch_high)
             trunk = Estimate(point.b_simple, point.b_simple_low, point.b_simple_high)
-            scaled = getattr(point, "b_simple_preconditioned", None)
             rows.append(
                 [
                     f"{point.goal:g}",
                     b_crit(fit) if fit else "–",
                     with_interval(branched) if branched.value != float("inf") else f"above {point.largest:,}",
-                    with_interval(trunk),
-                    "–"
-                    if scaled is None
-                    else with_interval(
-                        Estimate(scaled, point.b_simple_preconditioned_low, point.b_simple_preconditioned_high)
-                    ),
-                    with_interval(fit.b_simple_avg) if fit else "–",
+                    noise(trunk),
+                    "–" if "b_simple_preconditioned" not in points else noise(_preconditioned(point)),
+                    noise(fit.b_simple_avg) if fit else "–",
                     with_interval(ratio(trunk, branched)) if branched.value != float("inf") else "–",
                 ]
             )
@@ -70,14 +66,24 @@ def branches(sweeps: Sequence[Sweep]) -> list[str]:
     return blocks
 
 
+def _preconditioned(point: Any) -> Estimate:
+    return Estimate(
+        point.b_simple_preconditioned, point.b_simple_preconditioned_low, point.b_simple_preconditioned_high
+    )
+
+
 def _who_is_right(points: pd.DataFrame, fits: Mapping[str, GoalFit]) -> list[str]:
-    """Every method as a multiple of the swept B_crit, and Merrill 2025's finding beside it."""
+    """Every method as a multiple of the swept B_crit where both are determined, and Merrill 2025's finding beside
+    it."""
+    known = {key: fit for key, fit in fits.items() if fit.b_crit_status == "determined"}
     keys = [f"{goal:g}" for goal in points["goal"]]
-    swept = np.array([fits[key].b_crit.value if key in fits else np.nan for key in keys])
-    if not np.isfinite(swept).any():
-        return []
+    swept = np.array([known[key].b_crit.value if key in known else np.nan for key in keys])
     branched, trunk = points["b_branch"].to_numpy(float), points["b_simple"].to_numpy(float)
-    averaged = np.array([fits[key].b_simple_avg.value if key in fits else np.nan for key in keys])
+    both = np.concatenate([trunk / swept, trunk / branched])
+    both = both[np.isfinite(both) & (both > 0)]
+    if not both.size:
+        return []
+    averaged = np.array([known[key].b_simple_avg.value if key in known else np.nan for key in keys])
     bounds = int(np.isinf(branched).sum())
     said = [
         f"branching gives {_times(branched / swept)} its B_crit" + (f" and {bounds} times only a bound" * (bounds > 0))
@@ -86,11 +92,12 @@ def _who_is_right(points: pd.DataFrame, fits: Mapping[str, GoalFit]) -> list[str
         f"B_simple at the trunk's weights {_times(trunk / swept)}, averaged on the way {_times(averaged / swept)}"
     )
     if "b_simple_preconditioned" in points:
+        scaled = [_preconditioned(point) for point in points.itertuples()]
+        clear = np.array([e.value if e.low > 0 and np.isfinite(e.high) else np.nan for e in scaled])
         said.append(
-            f"preconditioned by the optimizer {_times(points['b_simple_preconditioned'].to_numpy(float) / swept)}"
+            f"preconditioned by the optimizer {_times(clear / swept)}, not determined at {np.isnan(clear).sum()} goals"
         )
-    both = np.concatenate([trunk / swept, trunk / branched])
-    lowest = both[np.isfinite(both) & (both > 0)].min()
+    lowest = both.min()
     merrill = "not here" if lowest > 0.1 else "so it is here"
     return [
         f"**Who is right at this size?** With the sweep as the measure, over {np.isfinite(swept).sum()} goals: "
@@ -102,7 +109,7 @@ def _who_is_right(points: pd.DataFrame, fits: Mapping[str, GoalFit]) -> list[str
 
 def _times(ratios: np.ndarray) -> str:
     known = ratios[np.isfinite(ratios)]
-    return f"{rounded(known.min(), 2)} to {rounded(known.max(), 2)} times" if known.size else "nothing"
+    return f"{rounded(known.min(), 2)} to {rounded(known.max(), 2)} times" if known.size else "no number of times"
 
 
 def groups(sweeps: Sequence[Sweep]) -> list[str]:
@@ -115,7 +122,7 @@ def groups(sweeps: Sequence[Sweep]) -> list[str]:
         found = by_group(sweep, pd.read_parquet(path))
         names = list(dict.fromkeys(name for _, estimates in found for name in estimates))
         rows = [
-            [f"{fit.goal:g}", with_interval(fit.b_simple), *(with_interval(estimates[name]) for name in names)]
+            [f"{fit.goal:g}", noise(fit.b_simple), *(noise(estimates[name]) for name in names)]
             for fit, estimates in found
         ]
         length = int(sweep.tables.describe("sample_size"))

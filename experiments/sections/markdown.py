@@ -25,6 +25,12 @@ def b_crit(fit: GoalFit) -> str:
     return with_interval(fit.b_crit) + ("" if fit.b_crit_status == "determined" else " (not determined)")
 
 
+def noise(estimate: Estimate) -> str:
+    """A noise scale with its interval; it is positive, so an interval that holds negative ones determines nothing."""
+    unclear = estimate.low < 0 or (estimate.low == 0 and math.isinf(estimate.high))
+    return "not determined" if unclear and not math.isnan(estimate.value) else with_interval(estimate)
+
+
 def given(estimate: Estimate) -> str:
     """A value of the paper's: as it stands, a range, or a bound."""
     if math.isnan(estimate.value):

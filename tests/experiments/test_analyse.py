@@ -130,10 +130,12 @@ def test_users_errors_have_one_line(tmp_path, capsys):
     few = save(plant(Planted(seeds=1, batch_sizes=(1, 4))), tmp_path / "few")
     with pytest.raises(UserError, match="no goal was reached at enough batch sizes"):
         analyse(few)
-    with pytest.raises(UserError, match="already met at step 0"):
-        analyse(few, [2.0])
-    assert main([str(few)]) == 1
+    with pytest.raises(UserError, match=r"error 2, 3 is already met at step 0; choose harder"):
+        analyse(few, [2.0, 3.0])
+    assert main([str(few)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    assert [fit.goal for fit in analyse(few, [2.0, 0.5])] == [0.5]
+    assert "error 2 is already met at step 0, and left out" in capsys.readouterr().err
 
 
 def with_configs(tables, change):

@@ -26,6 +26,7 @@ def test_every_method_at_every_goal(tmp_path, capsys):
     assert len(table) == 8
     assert table.loc[(60, "sweep"), ["value", "low", "high", "over_branch"]].tolist() == [4000, 2000, 8000, 0.5]
     assert table.loc[(60, "noise_preconditioned"), "value"] == 400
+    assert table.loc[100, "over_branch"].isna().all()
     assert "above 5,120" in capsys.readouterr().out
 
 

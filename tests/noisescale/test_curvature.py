@@ -140,6 +140,20 @@ def test_line_search_is_exact_on_the_quadratic():
     assert line_search(model, true_loss, [[-g]]) == (0.0, 0.0)  # uphill: no step helps
 
 
+@pytest.mark.parametrize("beyond", [torch.nan, torch.inf, 0.5])
+def test_line_search_stays_where_the_loss_is_a_number_and_falls(beyond):
+    """The loss is (1 − θ)² to θ = 1.2 and `beyond` from there on: not a number, or a plateau higher up."""
+    theta = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    model = torch.nn.Module()
+    model.theta = theta
+
+    def loss(_):
+        return ((1 - theta) ** 2).sum() if theta.item() < 1.2 else torch.tensor(beyond)
+
+    found = line_search(model, loss, [[torch.tensor([-1.0], dtype=torch.float64)]])
+    assert found.step == pytest.approx(1, abs=1e-3) and found.decrease == pytest.approx(1, abs=1e-6)
+
+
 def test_line_searches_recover_b_noise_of_the_quadratic():
     generator, model = torch.Generator().manual_seed(0), Quadratic()
     grad_hess_grad, trace_hess_cov = quadratic_truth()
