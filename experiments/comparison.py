@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments import paper
 from experiments.layout import rounded
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 from experiments.verdict import FACTOR
 from noisescale.pareto import Estimate, ParetoFit, fit_pareto
 
@@ -33,7 +33,7 @@ class Beside:
         return ours.low <= theirs.high and theirs.low <= ours.high
 
 
-def beside_paper(sweep: Sweep, results: Path) -> list[Beside]:
+def beside_paper(sweep: SweepResult, results: Path) -> list[Beside]:
     """Goals that our sweep and the digitised points share and where both B_crit are determined, from easy to hard."""
     rows = paper.points(results)
     rows = rows[rows["task"] == paper.POINTS_OF.get(sweep.task)]

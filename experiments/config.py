@@ -83,7 +83,10 @@ class OptimizerConfig:
 
 @frozen
 class MeasureConfig:
-    """How often to look. Probes replace micro-batches where the batch is a single one."""
+    """How often to look: evaluations for each doubling of the steps; the running B_simple forgets half in `half_life`
+    steps. Where the batch is a single micro-batch, a probe of `probe_examples` (in the task's unit) in `probe_parts`
+    parts is taken so often that probes are at most `probe_share` of all examples. `curvature` adds B_noise.
+    """
 
     evaluations_per_octave: Count = 6
     half_life: Positive = 20.0

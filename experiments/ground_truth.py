@@ -7,7 +7,7 @@ import pandas as pd
 
 from experiments.fit import hessian_curves, simple_curves
 from experiments.pooled import Curve, at_steps
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 from experiments.tasks.quadratic import QuadraticConfig
 from experiments.tasks.quadratic_theory import NoisyQuadratic
 from noisescale.pareto import Estimate, fit_pareto
@@ -33,7 +33,7 @@ class Truth:
         return measured.value / exact - 1
 
 
-def truths(sweep: Sweep) -> list[Truth]:
+def truths(sweep: SweepResult) -> list[Truth]:
     """For every goal that is exactly solvable at every batch size of its fit."""
     config = QuadraticConfig(**sweep.config()["task"])
     problem = config.theory()

@@ -10,7 +10,7 @@ from experiments.entry import told
 from experiments.errors import UserError
 from experiments.page import to_html
 from experiments.sections import claim, evidence, images, language, state
-from experiments.summary import Sweep, summarise
+from experiments.summary import SweepResult, summarise
 from experiments.tables import RESULTS
 
 README = Path("README.md")
@@ -40,7 +40,7 @@ def report(results: Path, readme: Path | None = None) -> list[Path]:
     return paths
 
 
-def write_findings(readme: Path, sweeps: Sequence[Sweep]) -> None:
+def write_findings(readme: Path, sweeps: Sequence[SweepResult]) -> None:
     """The report's verdict, between the two marks."""
     before, _, rest = readme.read_text(encoding="utf-8").partition(FOUND[0])
     _, _, after = rest.partition(FOUND[1])
@@ -48,7 +48,7 @@ def write_findings(readme: Path, sweeps: Sequence[Sweep]) -> None:
     readme.write_text(before + found + after, encoding="utf-8")
 
 
-def _parts(sweeps: Sequence[Sweep], results: Path) -> list[str]:
+def _parts(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
     return [
         f"# {TITLE}",
         *claim.verdict(sweeps),

@@ -15,7 +15,7 @@ from noisescale.pareto import Estimate
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepResult:
     """A sweep's tables, fits and `crossings.csv`. `start` and `end` are its easiest and hardest goal with a determined
     B_crit, or None.
     """
@@ -84,7 +84,7 @@ class Sweep:
         return json.loads(self.tables.describe("config"))
 
 
-def read_sweep(folder: Path) -> Sweep:
+def read_sweep(folder: Path) -> SweepResult:
     """The committed tables of `folder`; `UserError` where they were not analysed yet."""
     path = folder / "fits.csv"
     if not path.exists():
@@ -94,13 +94,13 @@ def read_sweep(folder: Path) -> Sweep:
 
 
 @cache
-def _read_once(folder: Path, stamps: tuple[int, ...]) -> Sweep:
+def _read_once(folder: Path, stamps: tuple[int, ...]) -> SweepResult:
     """Every figure asks for the sweeps; `stamps` are the files' times, so that changed files are read again."""
     del stamps
-    return Sweep(read_tables(folder), read_fits(folder / "fits.csv"), pd.read_csv(folder / "crossings.csv"))
+    return SweepResult(read_tables(folder), read_fits(folder / "fits.csv"), pd.read_csv(folder / "crossings.csv"))
 
 
-def summarise(results: Path) -> list[Sweep]:
+def summarise(results: Path) -> list[SweepResult]:
     """Every analysed sweep below `results`, by name."""
     return [read_sweep(folder) for folder in sweep_folders(results) if (folder / "fits.csv").exists()]
 

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from experiments import paper
 from experiments.figures.style import COLUMN, GREY, PALE, legend_below, log_axis, mark, nothing_yet, number, shades
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 from noisescale.pareto import fit_pareto
 
 GOALS_SHOWN = 7
 
 
-def fronts(sweep: Sweep, results: Path) -> Figure:
+def fronts(sweep: SweepResult, results: Path) -> Figure:
     """Our fronts of one sweep, over the paper's where it has the same task."""
     figure = Figure(figsize=(COLUMN * 1.25, COLUMN * 1.1))
     axes = figure.subplots()
@@ -27,7 +27,7 @@ def fronts(sweep: Sweep, results: Path) -> Figure:
     return figure
 
 
-def draw_fronts(axes: Axes, sweep: Sweep | None, results: Path, theirs: str | None, title: str = "") -> None:
+def draw_fronts(axes: Axes, sweep: SweepResult | None, results: Path, theirs: str | None, title: str = "") -> None:
     """One panel: the paper's points and our refit of them in grey behind ours in colour."""
     corners: list[tuple[float, float]] = []
     if theirs is not None:
@@ -78,7 +78,7 @@ def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool
     return corners
 
 
-def _draw_ours(axes: Axes, sweep: Sweep) -> list[tuple[float, float]]:
+def _draw_ours(axes: Axes, sweep: SweepResult) -> list[tuple[float, float]]:
     crossings = sweep.crossings
     corners = []
     shown = spread(sweep.fits, GOALS_SHOWN)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments import paper
 from experiments.figures.style import COLOURS, GREY, MARKS, PAGE, PALE, log_axis
-from experiments.summary import Sweep, summarise
+from experiments.summary import SweepResult, summarise
 from experiments.verdict import FACTOR
 from noisescale.pareto import Estimate
 
@@ -50,7 +50,7 @@ def figure4(results: Path) -> Figure:
     return figure
 
 
-def _ends(sweep: Sweep) -> list:
+def _ends(sweep: SweepResult) -> list:
     """The hardest and, if another, the easiest goal at which both are determined."""
     fits = [fit for fit in sweep.determined if fit.b_simple_avg.value > 0 and math.isfinite(fit.b_simple_avg.high)]
     return [(fits[-1], True), *([(fits[0], False)] if len(fits) > 1 else [])] if fits else []

@@ -26,14 +26,14 @@ from experiments.figures.style import (
 )
 from experiments.fit import simple_curves
 from experiments.pooled import at_steps
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 from noisescale.pareto import Estimate
 
 LEVELS = 24
 SEED_ALPHA = 0.8
 
 
-def curves(sweep: Sweep, results: Path) -> Figure:
+def curves(sweep: SweepResult, results: Path) -> Figure:
     """The metric of the tuned runs against steps and against examples, a colour a batch size, a line a seed."""
     del results
     figure = Figure(figsize=(PAGE, 2.6))
@@ -62,7 +62,7 @@ def curves(sweep: Sweep, results: Path) -> Figure:
     return figure
 
 
-def noise(sweep: Sweep, results: Path) -> Figure:
+def noise(sweep: SweepResult, results: Path) -> Figure:
     """B_crit, B_simple and, where it was measured, B_noise against the metric, with 95% intervals."""
     del results
     figure = Figure(figsize=(COLUMN * 1.3, COLUMN * 1.15))
@@ -71,7 +71,7 @@ def noise(sweep: Sweep, results: Path) -> Figure:
     return figure
 
 
-def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> None:
+def draw_noise(axes: Axes, sweep: SweepResult, beside: pd.DataFrame | None = None) -> None:
     """One panel of it; `beside` are the paper's refits (columns goal, B_crit) that are in the panel already."""
     goals = [fit.goal for fit in sweep.fits]
     levels, along = b_simple_along(sweep)
@@ -99,7 +99,7 @@ def draw_noise(axes: Axes, sweep: Sweep, beside: pd.DataFrame | None = None) -> 
     axes.set_title(sweep.name + (f"\nB_crit not determined at {missing} of {len(goals)} goals" if missing else ""))
 
 
-def learning_rates(sweep: Sweep, results: Path) -> Figure:
+def learning_rates(sweep: SweepResult, results: Path) -> Figure:
     """The best learning rate at every batch size, for the easiest, a middle and the hardest goal, among all that were
     tried."""
     del results
@@ -108,7 +108,7 @@ def learning_rates(sweep: Sweep, results: Path) -> Figure:
     return figure
 
 
-def draw_learning_rates(axes: Axes, sweep: Sweep) -> None:
+def draw_learning_rates(axes: Axes, sweep: SweepResult) -> None:
     """One panel of it."""
     crossings = sweep.crossings
     tried = sweep.tables.runs[["batch_size", "lr"]].drop_duplicates()
@@ -135,7 +135,7 @@ def draw_learning_rates(axes: Axes, sweep: Sweep) -> None:
     axes.legend(loc="best")
 
 
-def tuned_runs(sweep: Sweep) -> pd.DataFrame:
+def tuned_runs(sweep: SweepResult) -> pd.DataFrame:
     """Rows of `runs` at each batch size's best learning rate for the hardest goal that it reached (or, if none, the
     hardest)."""
     best = sweep.crossings[sweep.crossings["best"]]
@@ -149,7 +149,7 @@ def tuned_runs(sweep: Sweep) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def b_simple_along(sweep: Sweep):
+def b_simple_along(sweep: SweepResult):
     """B_simple of the tuned runs at metric levels from the first evaluations to the hardest goal; (levels, ratios)."""
     tuned = tuned_runs(sweep)
     tables = type(sweep.tables)(sweep.tables.folder, tuned, sweep.tables.curves)
@@ -169,11 +169,11 @@ def b_simple_along(sweep: Sweep):
     return kept, ratios
 
 
-def metric_name(sweep: Sweep) -> str:
+def metric_name(sweep: SweepResult) -> str:
     return sweep.tables.describe("metric").replace("_", " ")
 
 
-def metric_axis(axis, sweep: Sweep, values: pd.Series) -> None:
+def metric_axis(axis, sweep: SweepResult, values: pd.Series) -> None:
     """Logarithmic for a metric that falls through a factor of five or more; as x, better to the right."""
     values = values[np.isfinite(values) & (values > 0 if sweep.tables.direction == "min" else True)]
     low, high = float(values.min()), float(values.max())

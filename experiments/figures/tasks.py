@@ -14,13 +14,13 @@ from experiments.figures.fronts import draw_fronts
 from experiments.figures.style import GREY, PAGE, legend_below, log_axis, nothing_yet, number
 from experiments.figures.sweeps import curves, draw_noise
 from experiments.paper import ATARI
-from experiments.summary import Sweep, summarise
+from experiments.summary import SweepResult, summarise
 
 OURS_OF = {points: ours for ours, points in paper.POINTS_OF.items()}  # of two, the later one
 SIZES = ("paper", "small")
 
 
-def sweep_of(results: Path, task: str | None, sizes: Sequence[str] = SIZES) -> Sweep | None:
+def sweep_of(results: Path, task: str | None, sizes: Sequence[str] = SIZES) -> SweepResult | None:
     """Our largest sweep of a task (by default), if one is committed and analysed; smoke sweeps don't count."""
     found = {sweep.preset: sweep for sweep in summarise(results) if sweep.task == task and sweep.preset != "smoke"}
     return next((found[size] for size in (*sizes, *sorted(found)) if size in found), None)

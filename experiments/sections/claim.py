@@ -10,7 +10,7 @@ from typing import get_args
 from experiments import paper
 from experiments.layout import rounded, with_interval
 from experiments.sections.markdown import b_crit, figure, given, metric, table
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 from experiments.verdict import FACTOR, TaskVerdict, ratio, tally
 from noisescale.pareto import Estimate
 
@@ -18,7 +18,7 @@ LADDER = ("mnist", "svhn", "cifar10", "imagenet")
 GENERATIVE = ("svhn_autoencoder", "svhn_vae")
 
 
-def verdict(sweeps: Sequence[Sweep]) -> list[str]:
+def verdict(sweeps: Sequence[SweepResult]) -> list[str]:
     rows = []
     for sweep in sweeps:
         fit = sweep.end or sweep.fits[-1]
@@ -48,7 +48,7 @@ def verdict(sweeps: Sequence[Sweep]) -> list[str]:
     ]
 
 
-def in_short(sweeps: Sequence[Sweep]) -> str:
+def in_short(sweeps: Sequence[SweepResult]) -> str:
     """What was found, and how sure it is, in a paragraph."""
     by_verdict = {v: [sweep.name for sweep in sweeps if sweep.verdict == v] for v in get_args(TaskVerdict)}
     said = [f"**{v}** on {len(names)} ({', '.join(names)})" for v, names in by_verdict.items() if names]
@@ -67,11 +67,11 @@ def in_short(sweeps: Sequence[Sweep]) -> str:
     )
 
 
-def _tally(sweep: Sweep) -> str:
+def _tally(sweep: SweepResult) -> str:
     return tally([fit.verdict for fit in sweep.fits])
 
 
-def table1(sweeps: Sequence[Sweep], results: Path) -> list[str]:
+def table1(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
     """Each task of the paper with our sweeps of it, then ours that it doesn't have."""
     theirs = paper.table1(results)
     left = list(sweeps)
@@ -93,12 +93,12 @@ def table1(sweeps: Sequence[Sweep], results: Path) -> list[str]:
     ]
 
 
-def _table1_row(sweep: Sweep) -> list[str]:
+def _table1_row(sweep: SweepResult) -> list[str]:
     values = (sweep.b_crit_start, sweep.b_crit, sweep.b_simple_start, sweep.b_simple_avg)
     return ["", f"ours: {sweep.name}, {sweep.unit}s", *map(with_interval, values)]
 
 
-def questions(sweeps: Sequence[Sweep]) -> list[str]:
+def questions(sweeps: Sequence[SweepResult]) -> list[str]:
     said = [_growth(sweeps, "B_simple", "b_simple"), _growth(sweeps, "B_crit", "b_crit")]
     by_task = {sweep.task: sweep for sweep in sweeps if sweep.end is not None}
     ladder = [by_task[task] for task in LADDER if task in by_task]
@@ -121,7 +121,7 @@ def questions(sweeps: Sequence[Sweep]) -> list[str]:
     return [f"- {line}" for line in said]
 
 
-def _growth(sweeps: Sequence[Sweep], label: str, name: str) -> str:
+def _growth(sweeps: Sequence[SweepResult], label: str, name: str) -> str:
     parts = []
     for sweep in sweeps:
         known = [(fit.goal, getattr(fit, name)) for fit in sweep.determined]

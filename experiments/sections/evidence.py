@@ -10,7 +10,7 @@ from experiments.comparison import beside_paper, words
 from experiments.ground_truth import Truth, truths
 from experiments.layout import rounded, with_interval
 from experiments.sections.markdown import b_crit, duration, figure, metric, table
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 
 CLOSENESS = ("RMS difference", "largest difference", "interval holds the exact value")
 KINDS = ("pareto", "noise", "curves", "lr")
@@ -36,13 +36,13 @@ PAPER_FIGURES = {
 }
 
 
-def pictures(sweeps: Sequence[Sweep]) -> list[str]:
+def pictures(sweeps: Sequence[SweepResult]) -> list[str]:
     """Files that the report shows, relative to the results folder."""
     names = [f"{sweep.name}-{kind}" for sweep in sweeps for kind in KINDS] + ["fig04"]
     return [f"figures/{name}.png" for name in [*names, *(f"fig{number:02d}" for number in PAPER_FIGURES)]]
 
 
-def beside_the_paper(sweeps: Sequence[Sweep], results: Path) -> list[str]:
+def beside_the_paper(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
     """For every sweep that shares a task with the digitised points."""
     blocks: list[str] = []
     for sweep in sweeps:
@@ -79,7 +79,7 @@ def beside_the_paper(sweeps: Sequence[Sweep], results: Path) -> list[str]:
     return blocks
 
 
-def against_exact_answers(sweeps: Sequence[Sweep]) -> list[str]:
+def against_exact_answers(sweeps: Sequence[SweepResult]) -> list[str]:
     """The quadratic, where every number is known."""
     blocks: list[str] = []
     for sweep in sweeps:
@@ -132,7 +132,7 @@ def _beside(truth: Truth, name: str) -> str:
     return f"{with_interval(measured)} / {rounded(exact)} ({truth.off(name):+.0%})"
 
 
-def one_sweep(sweep: Sweep) -> list[str]:
+def one_sweep(sweep: SweepResult) -> list[str]:
     rows = [
         [
             f"{fit.goal:g}",
@@ -172,7 +172,7 @@ def one_sweep(sweep: Sweep) -> list[str]:
     ]
 
 
-def _setup(sweep: Sweep) -> str:
+def _setup(sweep: SweepResult) -> str:
     runs = sweep.tables.runs
     sizes = runs["batch_size"]
     seeds = runs["seed"].nunique()
@@ -183,7 +183,7 @@ def _setup(sweep: Sweep) -> str:
     )
 
 
-def _effort(sweep: Sweep) -> str:
+def _effort(sweep: SweepResult) -> str:
     runs = sweep.tables.runs
     ends = Counter(runs["status"])
     told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(ends.items()))

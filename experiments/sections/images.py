@@ -63,6 +63,7 @@ def adaptive(results: Path) -> list[str]:
     blocks: list[str] = []
     for path in sorted(results.glob("*/adaptive.csv")):
         found = pd.read_csv(path)
+        tried = pd.read_csv(path.with_name("adaptive_runs.csv"))["lr"].nunique()
         rows = [
             [
                 f"{row.goal:g}",
@@ -83,7 +84,8 @@ def adaptive(results: Path) -> list[str]:
             "front of fixed batch sizes takes for the same steps. Theory expects 1 where γ = 1.",
             table(["goal", "r", "steps S", "examples E", "E / fixed batch's E", "γ"], rows),
             f"Fewer examples than a fixed batch size for the same steps in {saved} of {len(known)} cases{middle}. "
-            "One learning rate of three is chosen for each r and goal; every figure is a mean over few seeds.",
+            f"The best of {tried} learning rates is chosen for each r and goal, by a mean over "
+            f"{found['seeds'].max()} seeds.",
         ]
     return blocks
 
@@ -131,9 +133,8 @@ def variations(results: Path) -> list[str]:
         ]
         blocks += [
             f"## {path.parent.name}: what the open choices change",
-            "The paper doesn't give latent size, loss scaling or optimizer. The sweep again with few batch sizes, one "
-            "seed and one learning rate each, as chosen and with one of them changed; goals are of the loss as it is "
-            "then scaled.",
+            "The paper doesn't give latent size, loss scaling or optimizer. A smaller sweep, as chosen and with one of "
+            "them changed; goals are of the loss as it is then scaled.",
             table(["variation", "goal", "B_crit (images)", "B_simple averaged (images)"], rows),
         ]
     return blocks

@@ -12,14 +12,14 @@ from experiments.fit import GoalFit, estimate
 from experiments.layout import rounded, with_interval
 from experiments.pooled import at_steps, simple_curve
 from experiments.sections.markdown import b_crit, metric, noise, table
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 from experiments.verdict import ratio
 from noisescale.pareto import Estimate
 
 NORMS = "norm"
 
 
-def branches(sweeps: Sequence[Sweep]) -> list[str]:
+def branches(sweeps: Sequence[SweepResult]) -> list[str]:
     """Swept, branched and predicted B_crit side by side, where `branch_points.csv` is committed."""
     blocks: list[str] = []
     for sweep in sweeps:
@@ -112,7 +112,7 @@ def _times(ratios: np.ndarray) -> str:
     return f"{rounded(known.min(), 2)} to {rounded(known.max(), 2)} times" if known.size else "no number of times"
 
 
-def groups(sweeps: Sequence[Sweep]) -> list[str]:
+def groups(sweeps: Sequence[SweepResult]) -> list[str]:
     """B_simple of each group of parameters where the tuned runs pass each goal, where `groups.parquet` is committed."""
     blocks: list[str] = []
     for sweep in sweeps:
@@ -137,7 +137,7 @@ def groups(sweeps: Sequence[Sweep]) -> list[str]:
     return blocks
 
 
-def by_group(sweep: Sweep, measured: pd.DataFrame) -> list[tuple[GoalFit, dict[str, Estimate]]]:
+def by_group(sweep: SweepResult, measured: pd.DataFrame) -> list[tuple[GoalFit, dict[str, Estimate]]]:
     """B_simple by group at each goal, from the tuned runs' rows of `groups.parquet`."""
     by_run = {
         key: rows.sort_values("step").assign(metric=math.nan)
@@ -173,7 +173,7 @@ def norms_predict(shares: Sequence[Estimate]) -> str:
     )
 
 
-def scaling(sweeps: Sequence[Sweep]) -> list[str]:
+def scaling(sweeps: Sequence[SweepResult]) -> list[str]:
     """The constants of B_crit = B*/L^(1/α) beside Kaplan 2020, where they were fitted."""
     blocks: list[str] = []
     for sweep in sweeps:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from experiments.fit import GoalFit
 from experiments.layout import with_interval
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 from noisescale.pareto import Estimate
 
 
@@ -42,7 +42,7 @@ def given(estimate: Estimate) -> str:
     return f"{estimate.value:,.0f}"
 
 
-def metric(sweep: Sweep) -> str:
+def metric(sweep: SweepResult) -> str:
     """Its name in words."""
     return sweep.tables.describe("metric").replace("_", " ")
 

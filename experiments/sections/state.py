@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 
 from experiments import paper
 from experiments.sections.markdown import duration, metric, table
-from experiments.summary import Sweep
+from experiments.summary import SweepResult
 
 COMMITS_SHOWN = 3
 
 
-def missing(sweeps: Sequence[Sweep]) -> list[str]:
+def missing(sweeps: Sequence[SweepResult]) -> list[str]:
     """Tasks of the paper without a sweep, goals without an answer, and the commands."""
     have = {sweep.task for sweep in sweeps}
     rows = []
@@ -29,7 +29,7 @@ def missing(sweeps: Sequence[Sweep]) -> list[str]:
     return [table(["what", "state", "how to get it"], rows)] if rows else ["Nothing."]
 
 
-def environment(sweeps: Sequence[Sweep]) -> list[str]:
+def environment(sweeps: Sequence[SweepResult]) -> list[str]:
     rows = []
     for sweep in sweeps:
         runs = sweep.tables.runs

@@ -74,6 +74,7 @@ def adapted(tmp_path) -> Path:
         for f in fits
     ]
     pd.DataFrame(rows).to_csv(folder / "adaptive.csv", index=False)
+    pd.DataFrame({"lr": [0.05, 0.1]}).to_csv(folder / "adaptive_runs.csv", index=False)
     lags = [
         {"goal": goal, "optimizer": "adam", "beta1": 0.9, "batch_size": 64, "lr": 0.001, "lag": lag, "determined": True}
         | {"correlation": 0.9**lag, "correlation_low": 0.8**lag, "correlation_high": 0.95**lag}
