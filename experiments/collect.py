@@ -23,6 +23,7 @@ from experiments.tasks import TASKS
 
 NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at")
 
+CURVE_SCHEMA = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in CURVE_COLUMNS.items()])
 OF_A_RUN = ("sample_size", "data", "parameters", "status", "step", "examples", "best_metric")
 
 
@@ -98,9 +99,8 @@ def _is_ours(run_id: str, config: dict[str, Any], summary: dict[str, Any], curve
         task, named = config["task"]["name"], run_id_of(config)
     except (KeyError, TypeError, AttributeError):
         return False
-    columns = dict(zip(curve.column_names, map(str, curve.schema.types), strict=True))
-    whole = columns == {name: kind.replace("float64", "double") for name, kind in CURVE_COLUMNS.items()}
-    return task in TASKS and named == run_id and whole and all(key in summary for key in OF_A_RUN)
+    whole = curve.schema.equals(CURVE_SCHEMA) and all(key in summary for key in OF_A_RUN)
+    return task in TASKS and named == run_id and whole
 
 
 def _difference(row: dict[str, Any], alike: dict[str, Any]) -> str | None:
