@@ -54,5 +54,5 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:  # W&B's mirror may be behind
         main(temporary)
