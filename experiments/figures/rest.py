@@ -31,7 +31,7 @@ LAGS = "python -m experiments.autocorrelation task=svhn_adam preset=small batch_
 def figure8(results: Path) -> Figure:
     """B_simple of language models of several sizes, against perplexity and against tokens."""
     sweeps = [s for s in summarise(results) if s.task.startswith("lm") and s.preset != "smoke"]
-    figure = Figure(figsize=(PAGE, 2.8))
+    figure = Figure(figsize=(PAGE, 3.2))
     left, right = figure.subplots(1, 2, sharey=True)
     if not sweeps:
         for panel, against in ((left, "perplexity"), (right, "tokens")):
@@ -56,7 +56,7 @@ def figure8(results: Path) -> Figure:
     left.set_ylabel("B_simple (tokens)")
     log_axis(right.xaxis, min(tokens), max(tokens))
     right.set_xlabel("tokens processed (the cheapest tuned run)")
-    left.legend(loc="best", fontsize=6.5)
+    legend_below(figure, columns=2)
     return figure
 
 
@@ -71,14 +71,14 @@ def figure16(results: Path) -> Figure:
     excess = np.geomspace(0.02, 50, 200)
     for gamma, colour in zip(GAMMAS, shades(len(GAMMAS)), strict=True):
         right.plot(1 + excess, 1 + gamma / excess, color=colour, label=f"theory, γ = {gamma:g}")
-    right.set_title("S/S_min − 1 = γ/(E/E_min − 1); γ = 1: fixed B")
+    right.set_title("S/S_min − 1 = γ/(E/E_min − 1)")
     sweep = sweep_of(results, "svhn")
     path = sweep.tables.folder / "adaptive.csv" if sweep else None
     if sweep is None or path is None or not path.exists():
         nothing_yet(left, "Adaptive against fixed batch size, SVHN", missing("svhn") + f"\n{ADAPTIVE}")
     else:
         table = pd.read_csv(path)
-        draw_fronts(left, sweep, results, None, f"{sweep.name}: fixed B, and B = √(r B_simple) as stars")
+        draw_fronts(left, sweep, results, None, f"{sweep.name}; stars: B = √(r B_simple)")
         shown = spread(sweep.fits, GOALS_SHOWN)
         for fit, colour in zip(shown, shades(len(shown)), strict=True):
             rows = table[(table["goal"] == fit.goal) & table["reached"]]

@@ -9,11 +9,12 @@ from typing import get_args
 
 from experiments import paper
 from experiments.layout import rounded, with_interval
-from experiments.sections.markdown import b_crit, figure, given, metric, table
+from experiments.sections.markdown import b_crit, figure, given, metric, noise, table
 from experiments.summary import SweepResult
 from experiments.verdict import FACTOR, TaskVerdict, ratio, tally
 from noisescale.pareto import Estimate
 
+SIZES = ("lm_narrow", "lm", "lm_wide")
 LADDER = ("mnist", "svhn", "cifar10", "imagenet")
 GENERATIVE = ("svhn_autoencoder", "svhn_vae")
 
@@ -118,7 +119,23 @@ def questions(sweeps: Sequence[SweepResult]) -> list[str]:
             f"**Do generative models sit below the classifier of the same images?** {shown}, against {classifier.name} "
             f"{with_interval(classifier.b_crit)}: {_all(holds)}."
         )
+    sizes = [by_task[task] for task in SIZES if task in by_task]
+    if len(sizes) > 1:
+        said.append(_size(sizes))
     return [f"- {line}" for line in said]
+
+
+def _size(sweeps: Sequence[SweepResult]) -> str:
+    """B_simple of one model in several sizes, smallest first, at the goals that all have."""
+    goals = [fit.goal for fit in sweeps[0].fits if all(fit.goal in {f.goal for f in s.fits} for s in sweeps)]
+    parts = []
+    for goal in goals:
+        found = [next(fit.b_simple for fit in sweep.fits if fit.goal == goal) for sweep in sweeps]
+        change = ratio(found[-1], found[0])
+        clear = "rises with size" if change.low > 1 else "falls with size" if change.high < 1 else "no clear change"
+        parts.append(f"{', '.join(map(noise, found))} at {metric(sweeps[0])} {goal:g} ({clear})")
+    names = ", ".join(f"{s.name} ({int(s.tables.describe('parameters')):,} parameters)" for s in sweeps)
+    return f"**Does size matter at equal loss?** B_simple of {names}: {'; '.join(parts) or 'no goal in common'}."
 
 
 def _growth(sweeps: Sequence[SweepResult], label: str, name: str) -> str:
