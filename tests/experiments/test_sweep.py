@@ -122,7 +122,7 @@ def test_a_killed_worker_costs_no_run(whole, tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_stops_at_once_and_says_how_to_go_on(tmp_path):
     process = subprocess.Popen(
-        command(tmp_path),
+        command(tmp_path, "sweep.seeds=20"),  # still going when it is told to stop
         cwd=ROOT,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -130,7 +130,7 @@ def test_ctrl_c_stops_at_once_and_says_how_to_go_on(tmp_path):
         text=True,
         start_new_session=True,
     )
-    while not list((tmp_path / "runs").rglob("config.json")):
+    while not list((tmp_path / "runs").rglob("config.json")) and process.poll() is None:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=20)
