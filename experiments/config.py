@@ -193,8 +193,8 @@ class SuiteConfig:
     points: tuple[tuple[Count, Positive, Annotated[int, Field(ge=0)]], ...] | None
     device: str
     threads: Count
-    results: str
-    runs: str
+    results: Annotated[str, Field(min_length=1)]
+    runs: Annotated[str, Field(min_length=1)]
     dry: bool
     checkpoint_seconds: Positive
 
@@ -333,6 +333,10 @@ def _line(detail: Any) -> str:
     if detail["type"] in ("missing", "missing_argument"):
         return f"{key}: missing"
     value = detail["input"]
+    if detail["type"] == "tuple_type":
+        return f"{key}={value!r}: allowed: a list, such as {key}=[{value}]"
+    if detail["type"] in ("dataclass_type", "dataclass_exact_type"):
+        return f"{key}={value!r}: {key} has keys of its own; set {key}.name=… or another of them"
     shown = "" if isinstance(value, dict) or not isinstance(value, int | float | str | bool | None) else f"={value!r}"
     return f"{key}{shown}: {message[:1].lower()}{message[1:]}"
 

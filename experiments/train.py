@@ -11,14 +11,16 @@ from experiments.config import CONFIGS, load
 from experiments.errors import UserError
 from experiments.worker import train
 
+MULTIRUN = ("-m", "--multirun")  # a sweep is one anyway; Hydra's other flags show or print something
+
 
 def main() -> int:
     """Refuse what is wrong before anything trains, then hand over to Hydra."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come through as they are
     try:
-        if not any(argument.startswith("-") for argument in sys.argv[1:]):
-            load(sys.argv[1:])
+        if not any(argument.startswith("-") and argument not in MULTIRUN for argument in sys.argv[1:]):
+            load([argument for argument in sys.argv[1:] if argument not in MULTIRUN])
         hydra.main(config_path=str(CONFIGS.resolve()), config_name="config", version_base="1.3")(train)()
     except UserError as error:
         print(error, file=sys.stderr)

@@ -75,7 +75,7 @@ def figure17(results: Path) -> Figure:
     axes.axhline(1, color="#555555", linewidth=0.8, linestyle=":")
     log_axis(axes.xaxis, *_range(table["batch_size"]))
     log_axis(axes.yaxis, *_range(ratios["mean"]))
-    axes.set_xlabel("batch size of the gradient")
+    axes.set_xlabel("batch size of the gradient (examples)")
     axes.set_ylabel("best step / step taken")
     axes.legend(title="goal", loc="center left", bbox_to_anchor=(1.0, 0.5), title_fontsize=7.5)
     return figure
@@ -100,7 +100,7 @@ def draw_line_searches(axes: Axes, results: Path) -> None:
             axes.plot(sizes, scale * shape, color=colour, linewidth=0.9)
     log_axis(axes.xaxis, *_range(searches["batch_size"]))
     log_axis(axes.yaxis, *_range(searches["decrease"]))
-    axes.set_xlabel("batch size of the gradient")
+    axes.set_xlabel("batch size of the gradient (examples)")
     axes.set_ylabel("decrease of the loss")
     axes.legend(title="goal", loc="center left", bbox_to_anchor=(1.0, 0.5), title_fontsize=7.5)
 

@@ -34,6 +34,11 @@ PAPER_FIGURES = {
     18: "Gradient autocorrelation under Adam",
     19: "Fig. 14 with test goals",
 }
+ENDS = {
+    "reached": "came past the last goal",
+    "not_reached": "ended before it, as the budget was spent",
+    "diverged": "diverged",
+}
 
 
 def pictures(sweeps: Sequence[SweepResult]) -> list[str]:
@@ -186,7 +191,7 @@ def _setup(sweep: SweepResult) -> str:
 def _effort(sweep: SweepResult) -> str:
     runs = sweep.tables.runs
     ends = Counter(runs["status"])
-    told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in sorted(ends.items()))
+    told = ", ".join(f"{count} {ENDS[status]}" for status, count in sorted(ends.items()))
     return f"{len(runs)} runs ({told}), {duration(runs['seconds'].sum())} of training."
 
 
