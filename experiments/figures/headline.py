@@ -17,7 +17,7 @@ from noisescale.pareto import Estimate
 def figure4(results: Path) -> Figure:
     """Ours in colour with both 95% intervals, hardest goal filled and easiest one hollow; the paper's Table 1 in
     grey."""
-    figure = Figure(figsize=(PAGE, 3.9))
+    figure = Figure(figsize=(PAGE, 4.45))
     axes = figure.subplots()
     values: list[float] = []
     names = {task.name: i for i, task in enumerate(paper.PAPER_TASKS)}
@@ -44,7 +44,7 @@ def figure4(results: Path) -> Figure:
         limits(low, high)
     axes.set_xlabel("B_simple averaged over the run (in the unit of B)")
     axes.set_ylabel("B_crit of the tuned sweep (in the unit of B)")
-    axes.set_title(f"Equal on the line, within a factor of {FACTOR:g} in the band; hollow: the sweep's easiest goal")
+    axes.set_title(f"Line: equal; band: within a factor of {FACTOR:g}\nhollow: the sweep's easiest goal")
     axes.set_aspect("equal")
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), labelspacing=0.35)
     return figure

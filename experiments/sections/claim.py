@@ -31,20 +31,18 @@ def verdict(sweeps: Sequence[SweepResult]) -> list[str]:
                 b_crit(fit),
                 with_interval(fit.b_simple_avg),
                 f"{metric(sweep)} {fit.goal:g}",
-                f"{sweep.tables.describe('data')}; {int(sweep.tables.describe('parameters')):,} parameters",
             ]
         )
     return [
         in_short(sweeps),
-        table(
-            ["sweep", "B_simple predicts B_crit?", "ratio", "B_crit", "B_simple, averaged", "to", "measured on"], rows
-        ),
-        "Brackets are 95% intervals; batch sizes are in the unit of each sweep. B_crit comes from tuned runs at "
-        "many batch sizes, B_simple from the same runs' gradients, averaged up to the goal by full-batch steps, "
-        "which is the average that theory says equals B_crit. A goal *agrees* if the interval of their ratio lies "
-        f"within a factor of {FACTOR:g} of 1, *differs* if it lies outside, *can't tell* if it straddles a limit. A "
-        "sweep agrees if some goal agrees and none differs, differs if some goal differs and none agrees, and is "
-        "mixed if both happen.",
+        table(["sweep", "B_simple predicts B_crit?", "ratio", "B_crit", "B_simple, averaged", "to"], rows),
+        "Brackets are 95% intervals ([>19] has no upper end, [?] no end); batch sizes are in the unit of each sweep. "
+        "On which data, how much of them and with which network each was measured stands task by task below. B_crit "
+        "comes from tuned runs at many batch sizes, B_simple from the same runs' gradients, averaged up to the goal by "
+        "full-batch steps, which is the average that theory says equals B_crit. A goal *agrees* if the interval of "
+        f"their ratio lies within a factor of {FACTOR:g} of 1, *differs* if it lies outside, *can't tell* if it "
+        "straddles a limit. A sweep agrees if some goal agrees and none differs, differs if some goal differs and none "
+        "agrees, and is mixed if both happen.",
         figure("fig04", "B_simple against B_crit, all tasks: ours in colour, the paper's Table 1 in grey"),
     ]
 
