@@ -9,11 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments import paper
+from experiments.figures.names import Name, Names
 from experiments.figures.style import COLUMN, GREY, PALE, legend_below, log_axis, mark, nothing_yet, number, shades
 from experiments.summary import SweepResult
 from noisescale.pareto import fit_pareto
 
 GOALS_SHOWN = 7
+Corners = list[tuple[float, float]]
 
 
 def fronts(sweep: SweepResult, results: Path) -> Figure:
@@ -29,11 +31,13 @@ def fronts(sweep: SweepResult, results: Path) -> Figure:
 
 def draw_fronts(axes: Axes, sweep: SweepResult | None, results: Path, theirs: str | None, title: str = "") -> None:
     """One panel: the paper's points and our refit of them in grey behind ours in colour."""
-    corners: list[tuple[float, float]] = []
-    if theirs is not None:
-        corners += _draw_paper(axes, paper.points(results), theirs, names_above=sweep is not None)
+    corners: Corners = []
+    names: list[Name] = []
     if sweep is not None:
-        corners += _draw_ours(axes, sweep)
+        corners, names = _draw_ours(axes, sweep)
+    if theirs is not None:
+        their_corners, their_names = _draw_paper(axes, paper.points(results), theirs, names_above=sweep is not None)
+        corners, names = corners + their_corners, names + their_names
     if not corners:
         nothing_yet(axes, title, "no measurement here or in the paper")
         return
@@ -47,6 +51,7 @@ def draw_fronts(axes: Axes, sweep: SweepResult | None, results: Path, theirs: st
     axes.set_ylim(low[1] / 1.6, high[1] * 4)  # room for the goals' names
     axes.set_xlabel("optimizer steps S")
     axes.set_ylabel(f"examples E ({sweep.unit if sweep else paper.UNITS.get(theirs or '', 'image')}s)")
+    Names(axes, names)
 
 
 def spread(items: Sequence, count: int) -> list:
@@ -56,9 +61,9 @@ def spread(items: Sequence, count: int) -> list:
     return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, count).round().astype(int))]
 
 
-def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool) -> list[tuple[float, float]]:
+def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool) -> tuple[Corners, list[Name]]:
     """Goals are named at the right, or above the fronts where ours are named at the right."""
-    corners = []
+    corners, names = [], []
     rows = points[points["task"] == theirs]
     for index, goal in enumerate(spread(list(dict.fromkeys(rows["goal"])), GOALS_SHOWN)):
         mine = rows[rows["goal"] == goal]
@@ -70,17 +75,14 @@ def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool
         fit = fit_pareto(mine["batch_size"], mine["steps"])
         sizes = np.geomspace(mine["batch_size"].min(), mine["batch_size"].max(), 100)
         axes.plot(fit.steps(sizes), fit.examples(sizes), color=PALE, linewidth=0.8, zorder=1)
-        if names_above:
-            first = mine.loc[mine["batch_size"].idxmax()]
-            _name(axes, first["steps"], first["examples"], number(goal), GREY, above=True)
-        else:
-            _name(axes, mine["steps"].max(), mine["examples"].min(), number(goal), GREY)
-    return corners
+        end = mine.loc[mine["batch_size"].idxmax() if names_above else mine["steps"].idxmax()]
+        names.append(Name(number(goal), end["steps"], end["examples"], GREY, names_above))
+    return corners, names
 
 
-def _draw_ours(axes: Axes, sweep: SweepResult) -> list[tuple[float, float]]:
+def _draw_ours(axes: Axes, sweep: SweepResult) -> tuple[Corners, list[Name]]:
+    corners, names = [], []
     crossings = sweep.crossings
-    corners = []
     shown = spread(sweep.fits, GOALS_SHOWN)
     for index, (fit, colour) in enumerate(zip(shown, shades(len(shown)), strict=True)):
         tuned = crossings[(crossings["goal"] == fit.goal) & crossings["best"] & (crossings["steps"] > 0)]
@@ -101,11 +103,6 @@ def _draw_ours(axes: Axes, sweep: SweepResult) -> list[tuple[float, float]]:
             steps = fit.s_min.value + fit.e_min.value / sizes
             determined = fit.b_crit_status == "determined"
             axes.plot(steps, steps * sizes, color=colour, zorder=2, linestyle="-" if determined else ":")
-            _name(axes, max(steps[0], tuned["steps"].max()), steps[0] * sizes[0], number(fit.goal), colour)
+            names.append(Name(number(fit.goal), max(steps[0], tuned["steps"].max()), steps[0] * sizes[0], colour))
     axes.plot([], [], "o-", color=shades(1)[0], label="ours and the fit")
-    return corners
-
-
-def _name(axes: Axes, x: float, y: float, text: str, colour, above: bool = False) -> None:
-    place = {"xytext": (0, 4), "ha": "center", "va": "bottom"} if above else {"xytext": (6, 0), "va": "center"}
-    axes.annotate(text, (x, y), textcoords="offset points", fontsize=6.5, color=colour, **place)
+    return corners, names

@@ -68,7 +68,7 @@ def figure2(results: Path) -> Figure:
     large = 0.5
     runs = ((16, large, 25), (1, large / 2, 50))
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    grid = np.meshgrid(np.linspace(-2, 1.6, 200), np.linspace(-1.6, 4.0, 200))
+    grid = np.meshgrid(np.linspace(-2.1, 1.9, 200), np.linspace(-1.6, 4.3, 200))
     loss = 0.5 * (curvature[0] * grid[0] ** 2 + curvature[1] * grid[1] ** 2)
     for panel, (share, lr, steps), colour in zip(panels, runs, COLOURS, strict=False):
         path = _momentum(curvature, cov, start, share * scale, lr, steps)

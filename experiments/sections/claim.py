@@ -62,7 +62,7 @@ def in_short(sweeps: Sequence[SweepResult]) -> str:
     return (
         "The claim: B_simple = tr Σ/|G|², measured in one run, predicts B_crit, the batch size beyond which larger "
         f"batches stop paying. Within a factor of {FACTOR:g}, of {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}: "
-        f"{'; '.join(said)}.{spread}"
+        f"{'; '.join(said)}. Goal by goal: {tally([fit.verdict for sweep in sweeps for fit in sweep.fits])}.{spread}"
     )
 
 
