@@ -10,6 +10,7 @@ OUT ?= results
 
 PYTHON ?= python3
 PY := OMP_NUM_THREADS=1 .venv/bin/python
+TESTS := $(PY) -m pytest --numprocesses=logical --dist=loadfile
 SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) $(ARGS)
 
 # What a task needs beyond the rest.
@@ -63,10 +64,10 @@ gpu-wheels: $(READY) ## wheels/, for `make gpu` on a machine without network
 	@scripts/gpu_wheels.sh
 
 test: $(READY) ## the fast tests
-	@$(PY) -m pytest -m "not slow and not cuda"
+	@$(TESTS) -m "not slow and not cuda"
 
 test-slow: $(READY) ## the tests that take longer: whole sweeps, kills, coverage, real data
-	@$(PY) -m pytest -m "slow and not cuda"
+	@$(TESTS) -m "slow and not cuda"
 
 lint: $(READY) ## format, lint and types
 	@.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/pyrefly check
