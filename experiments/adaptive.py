@@ -30,8 +30,8 @@ from experiments.search import grid_lr
 from experiments.tables import write_csv
 from experiments.tasks import TASKS, Task
 from experiments.trunk import workers
+from noisescale import theory
 from noisescale.schedule import AdaptiveBatchSize
-from noisescale.theory import search_centre
 
 
 @frozen
@@ -56,8 +56,8 @@ class Job(NamedTuple):
 
     def lr(self, batch_size: int) -> float:
         """At this batch size, from `run.lr` at the first one: as (1 + noise/B)^-alpha."""
-        best = [float(search_centre(size, 1.0, self.noise, self.alpha)) for size in (batch_size, self.run.batch_size)]
-        return self.run.lr * best[0] / best[1]
+        now, first = theory.search_centre([batch_size, self.run.batch_size], 1.0, self.noise, self.alpha)
+        return self.run.lr * float(now / first)
 
 
 class AdaptiveTrainer(Trainer):
@@ -142,15 +142,14 @@ def path(curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def gamma(curve: pd.DataFrame, steps: float) -> float:
-    """(∫√𝓑 ds)² / (∫ds ∫𝓑 ds) up to `steps`, ds = dS/(1 + 𝓑/B): 1 where 𝓑 doesn't change, and what an adaptive batch
-    then gains nothing on (App. D). Steps at which the run knew no positive B_simple are left out; NaN without any."""
+    """`theory.gamma` of the run up to `steps`: 1 where the noise doesn't change, so that an adaptive batch gains
+    nothing. Steps at which the run knew no positive B_simple are left out; NaN without any."""
     walked = np.diff(np.minimum(curve["step"], steps))
     noise, size = curve["b_simple"].to_numpy(float)[1:], path(curve)["batch_size"].to_numpy(float)
     known = (noise > 0) & (walked > 0)
     if not known.any():
         return math.nan
-    noise, ds = noise[known], walked[known] / (1 + noise[known] / size[known])
-    return float((np.sqrt(noise) @ ds) ** 2 / (ds.sum() * (noise @ ds)))
+    return theory.gamma(noise[known], theory.full_batch_steps(walked[known], size[known], noise[known]))
 
 
 def arrivals(suite: SuiteConfig, jobs: list[Job]) -> tuple[pd.DataFrame, pd.DataFrame]:

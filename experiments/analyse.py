@@ -18,11 +18,11 @@ from experiments.entry import told
 from experiments.errors import UserError
 from experiments.fit import GoalFit, fit_goal, fits_frame
 from experiments.goals import choose_goals
-from experiments.layout import text_table, with_interval
 from experiments.spans import split
 from experiments.tables import read_tables, write_csv
 from experiments.tuning import grids
 from experiments.verdict import FACTOR, judge_task, tally
+from noisescale.text import table, with_interval
 
 TERMINAL = 120
 
@@ -81,7 +81,7 @@ def format_table(fits: Sequence[GoalFit], unit: str) -> str:
         goal = f"{fit.goal:g}"
         rows[0].append([goal, *map(with_interval, (fit.s_min, fit.e_min, fit.b_crit)), mark])
         rows[1].append([goal, *map(with_interval, (fit.b_simple, fit.b_simple_avg, fit.ratio)), fit.verdict])
-    return "\n".join([text_table(fitted, rows[0]), "", text_table(judged, rows[1]), "", *notes, sentence(fits)])
+    return "\n".join([table(fitted, rows[0]), "", table(judged, rows[1]), "", *notes, sentence(fits)])
 
 
 def sentence(fits: Sequence[GoalFit]) -> str:

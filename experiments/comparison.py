@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from experiments import paper
-from experiments.layout import rounded
 from experiments.summary import SweepResult
 from experiments.verdict import FACTOR
 from noisescale.pareto import Estimate, ParetoFit, fit_pareto
+from noisescale.text import number
 
 NAMES = ("s_min", "e_min", "b_crit")
 LABELS = {"s_min": "S_min", "e_min": "E_min", "b_crit": "B_crit"}
@@ -59,7 +59,7 @@ def _sentence(pairs: list[Beside], name: str) -> str:
     ratios = [pair.ratio(name) for pair in pairs]
     agreeing = [pair for pair in pairs if pair.overlap(name)]
     near = sum(1 / FACTOR <= ratio <= FACTOR for ratio in ratios)
-    span = rounded(ratios[0], 2) if len(ratios) == 1 else f"{rounded(min(ratios), 2)} to {rounded(max(ratios), 2)}"
+    span = number(ratios[0], 2) if len(ratios) == 1 else f"{number(min(ratios), 2)} to {number(max(ratios), 2)}"
     goals = "goal" if len(pairs) == 1 else "goals"
     verb = "agree" if len(agreeing) == len(pairs) else "disagree" if not agreeing else "agree in part"
     return (
@@ -77,5 +77,5 @@ def _trend(pairs: list[Beside]) -> list[str]:
     same = (ours > 1) == (theirs > 1)
     return [
         f"**The trend {'agrees' if same else 'disagrees'}.** From goal {first.goal:g} to {last.goal:g} our B_crit "
-        f"changes by a factor of {rounded(ours, 2)}, the paper's by {rounded(theirs, 2)}."
+        f"changes by a factor of {number(ours, 2)}, the paper's by {number(theirs, 2)}."
     ]

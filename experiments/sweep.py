@@ -41,7 +41,6 @@ class Sweep:
     def __init__(self, suite: SuiteConfig):
         self.suite = suite
         self.finished: dict[Point, Outcome] = {}
-        self.statuses: Counter[str] = Counter()
         self.failed: dict[Point, str] = {}
         self._metric = TASKS[suite.run.task.name][1].metric  # type: ignore[attr-defined]
         self._curves: dict[str, pd.DataFrame] = {}
@@ -74,7 +73,6 @@ class Sweep:
                 return False
             status, curve = found[1]["status"], found[2]
         self.finished[point] = self._outcome(point, status, curve)
-        self.statuses[status] += 1
         return True
 
     def _outcome(self, point: Point, status: str, curve: pd.DataFrame) -> Outcome:

@@ -14,6 +14,7 @@ from noisescale.curvature import (
 from noisescale.estimators import Moments, gradient_moments
 from noisescale.pareto import Estimate, ParetoFit, fit_pareto
 from noisescale.per_example import per_example_sq_norms
+from noisescale.scaling import ScalingFit, fit_scaling
 from noisescale.schedule import AdaptiveBatchSampler, AdaptiveBatchSize
 from noisescale.seeds import bootstrap_seeds
 from noisescale.tracker import NoiseTracker
@@ -32,10 +33,12 @@ __all__ = [
     "NoiseTracker",
     "ParetoFit",
     "Ratio",
+    "ScalingFit",
     "advise",
     "bootstrap_seeds",
     "fit_line_searches",
     "fit_pareto",
+    "fit_scaling",
     "gradient_moments",
     "hessian_noise",
     "line_search",

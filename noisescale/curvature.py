@@ -122,8 +122,20 @@ def line_search(
         model: evaluated as it stands (its mode, its dropout: a loss that varies from call to call can't be searched).
         loss: `loss(model)` on a fixed set, the same for all batch sizes.
         directions: gradients, one tensor for each parameter that requires a gradient, each from B examples.
+
+    Raises:
+        ValueError: no directions, or one whose tensors don't have the parameters' shapes.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    shapes = [p.shape for p in parameters]
+    if not directions:
+        raise ValueError("line_search needs at least one direction")
+    for direction in directions:
+        if [g.shape for g in direction] != shapes:
+            raise ValueError(
+                f"a direction has shapes {[tuple(g.shape) for g in direction]}, the parameters that require a gradient "
+                f"{[tuple(shape) for shape in shapes]}"
+            )
     saved = [p.detach().clone() for p in parameters]
 
     def mean_loss(step: float) -> float:

@@ -56,6 +56,16 @@ def bootstrap_seeds(
     two in up to 99%. The bootstrap answers whether more seeds would help: where it is much narrower than the fit's
     interval, they would not.
 
+    Args:
+        batch_size: (m,) examples per step, one entry a run.
+        steps: (m,) optimizer steps to the goal; where not reached, the steps that the run was given.
+        candidate: (m,) what was chosen from at each batch size, such as the learning rate; one for all by default.
+        reached: (m,) False where a run did not reach the goal; default all True.
+        select: (mean ln S, share reached), (replicates, candidates) each → (replicates,) the one picked.
+        replicates: sweeps drawn.
+        confidence: of the interval.
+        seed: of the draws; the same seed gives the same interval.
+
     Raises:
         ValueError: as `fit_pareto`, and where no (batch size, candidate) has two runs: no seeds to resample.
     """

@@ -32,19 +32,20 @@ def whole(value: float) -> str:
 
 
 def with_interval(estimate: Estimate, digits: int | None = None) -> str:
-    """'118 [95, 150]', rounded by its interval unless `digits` is given; open ends as '[> 95]', '[< 150]' or '[?]'."""
+    """'118 [95, 150]', rounded by its interval unless `digits` is given; open ends as '[>95]', '[<150]' or '[?]'."""
     if math.isnan(estimate.value):
         return "–"
     digits = _supported(estimate) if digits is None else digits
     values = (estimate.value, estimate.low, estimate.high)
-    plain = all(x in (0, math.inf) or 1e-4 <= x < 1e8 for x in values)
-    value, low, high = (number(x, digits) if plain or x in (0, math.inf) else _with_exponent(x, digits) for x in values)
-    if estimate.low <= 0 and math.isinf(estimate.high):
+    plain = all(x == 0 or math.isinf(x) or 1e-4 <= abs(x) < 1e8 for x in values)
+    value, low, high = (number(x, digits) if plain or x == 0 else _with_exponent(x, digits) for x in values)
+    open_below = estimate.low in (0, -math.inf)
+    if open_below and math.isinf(estimate.high):
         return f"{value} [?]"
     if math.isinf(estimate.high):
-        return f"{value} [> {low}]"
-    if estimate.low <= 0:
-        return f"{value} [< {high}]"
+        return f"{value} [>{low}]"
+    if open_below:
+        return f"{value} [<{high}]"
     return value if low == value == high else f"{value} [{low}, {high}]"
 
 
@@ -57,7 +58,13 @@ def _supported(estimate: Estimate) -> int:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned to the right, with a rule under the header."""
+    """Columns as wide as their widest cell, the first to the left, the others to the right; a rule under the header."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [header, *rows]
+    ]
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])

@@ -63,7 +63,7 @@ def examples(batch_size: ArrayLike, s_min: ArrayLike, b_crit: ArrayLike) -> Floa
 
 def batch_for_time(slowdown: ArrayLike, b_crit: ArrayLike) -> Floats:
     """The batch size that takes `slowdown` = S/S_min times the fewest steps: B_crit/(S/S_min - 1), S/S_min > 1 (eq.
-    2.11)."""
+    2.11). Raises ValueError where it isn't."""
     ratio, critical = _floats(slowdown, b_crit)
     if (ratio <= 1).any():
         raise ValueError(f"slowdown must be greater than 1, got {ratio.min():g}: no batch size reaches S_min")
@@ -72,7 +72,7 @@ def batch_for_time(slowdown: ArrayLike, b_crit: ArrayLike) -> Floats:
 
 def batch_for_cost(excess: ArrayLike, b_crit: ArrayLike) -> Floats:
     """The batch size that takes `excess` = E/E_min times the fewest examples: B_crit (E/E_min - 1), E/E_min > 1 (eq.
-    2.11)."""
+    2.11). Raises ValueError where it isn't."""
     ratio, critical = _floats(excess, b_crit)
     if (ratio <= 1).any():
         raise ValueError(f"excess must be greater than 1, got {ratio.min():g}: no batch size reaches E_min")
@@ -93,6 +93,9 @@ def gamma(b_noise: ArrayLike, ds: ArrayLike) -> float:
     follows the noise (App. D).
 
     `b_noise` (n,) along the run, `ds` (n,) or scalar: the full-batch steps spent at each. 1 where 𝓑 is constant.
+
+    Raises:
+        ValueError: a noise scale that isn't positive, a negative `ds`, or nothing to average over.
     """
     noise, weights = np.broadcast_arrays(*_floats(b_noise, ds))
     if noise.size == 0 or (noise <= 0).any() or (weights < 0).any() or weights.sum() <= 0:
@@ -114,7 +117,8 @@ def adaptive_totals(b_noise: ArrayLike, ds: ArrayLike, r: float) -> tuple[float,
 
 
 def adaptive_slowdown(excess: ArrayLike, gamma: ArrayLike = 1.0) -> Floats:
-    """S/S_min = 1 + γ/(E/E_min - 1) at a given E/E_min > 1; γ = 1 is the fixed batch size (eq. 2.11, App. D)."""
+    """S/S_min = 1 + γ/(E/E_min - 1) at a given E/E_min > 1; γ = 1 is the fixed batch size (eq. 2.11, App. D). Raises
+    ValueError where the ratio isn't above 1."""
     ratio, left = _floats(excess, gamma)
     if (ratio <= 1).any():
         raise ValueError(f"excess must be greater than 1, got {ratio.min():g}: no schedule reaches E_min")

@@ -51,6 +51,10 @@ class NoiseTracker:
         precondition: an Adam-like or RMSProp optimizer; adds the estimate for gradients divided by (√v̂ + ε), with v
             from before the step.
         process_group: the ranks whose gradients are averaged; found from DDP or `fully_shard` where not given.
+
+    Raises:
+        ValueError: `every`, `window` or `decay` out of range or both of the last given; a model without parameters or
+            on several devices; groups that name nothing; `precondition` under `fully_shard`.
     """
 
     def __init__(
@@ -128,6 +132,10 @@ class NoiseTracker:
         Args:
             scaler: the GradScaler, where the loss was scaled; its scale is divided out, and an overflow is dropped.
             unscaled: whether `scaler.unscale_` has been called all the same.
+
+        Raises:
+            ValueError: a backward pass without its `micro_batch`, gradients changed since the last one, weights given
+                for some parts only, or a layer put in after the tracker was made.
         """
         if self._due():
             found = self._collector.norms(scaler, unscaled)
@@ -153,6 +161,9 @@ class NoiseTracker:
             batch: tensors, or any nesting of tuples, lists and dicts of them, examples first.
             parts: pieces of equal size (the last may be smaller), at most one for each example.
             scaler: the GradScaler where there is one; give it to `step` too.
+
+        Raises:
+            ValueError: `parts` below 1 or above the batch's size, or a batch without tensors.
         """
         size = leading(batch)
         if not 1 <= parts <= size:
@@ -171,11 +182,22 @@ class NoiseTracker:
 
         For a loop that stays as it is: call it once a step, with `every=n` so that it measures every n-th time only.
         Gradients, buffers and random state stay as they were. One process only; `loss` gets the bare model.
+
+        Args:
+            loss: `loss(model, batch)`, the mean over the examples.
+            batch: tensors, or any nesting of tuples, lists and dicts of them, examples first.
+            parts: pieces to cut it into, at least 2.
+
+        Raises:
+            ValueError: several ranks, `precondition`, or a batch that can't be cut into `parts`.
         """
         self._beside(lambda model: part_sq_norms(model, loss, batch, parts), batch)
 
     def per_example(self, loss: Loss, batch: Any, chunk: int = 32) -> None:
-        """`probe` with every example as a part, by `torch.func.vmap`, `chunk` at a time: any layer but BatchNorm."""
+        """`probe` with every example as a part, by `torch.func.vmap`, `chunk` at a time: any layer but BatchNorm.
+
+        Arguments and errors as `probe`; BatchNorm in training mode and random layers that `vmap` can't run raise too.
+        """
         self._beside(lambda model: per_example_sq_norms(model, loss, batch, chunk), batch)
 
     # Results

@@ -8,11 +8,11 @@ from statistics import median
 from typing import get_args
 
 from experiments import paper
-from experiments.layout import rounded, with_interval
 from experiments.sections.markdown import b_crit, figure, given, metric, noise, table
 from experiments.summary import SweepResult
 from experiments.verdict import FACTOR, TaskVerdict, ratio, tally
 from noisescale.pareto import Estimate
+from noisescale.text import number, with_interval
 
 SIZES = ("lm_narrow", "lm", "lm_wide")
 LADDER = ("mnist", "svhn", "cifar10", "imagenet")
@@ -54,8 +54,8 @@ def in_short(sweeps: Sequence[SweepResult]) -> str:
     ratios = [fit.ratio.value for fit in (sweep.end or sweep.fits[-1] for sweep in sweeps)]
     known = sorted(value for value in ratios if math.isfinite(value))
     spread = (
-        f" At the hardest goal their ratio is {rounded(known[0], 2)} to {rounded(known[-1], 2)}, median "
-        f"{rounded(median(known), 2)}, over {len(known)} sweeps."
+        f" At the hardest goal their ratio is {number(known[0], 2)} to {number(known[-1], 2)}, median "
+        f"{number(median(known), 2)}, over {len(known)} sweeps."
         if len(known) > 1
         else ""
     )

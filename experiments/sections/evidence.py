@@ -8,9 +8,9 @@ from pathlib import Path
 from experiments import paper
 from experiments.comparison import beside_paper, words
 from experiments.ground_truth import Truth, truths
-from experiments.layout import rounded, with_interval
 from experiments.sections.markdown import b_crit, duration, figure, metric, table
 from experiments.summary import SweepResult
+from noisescale.text import number, with_interval
 
 CLOSENESS = ("RMS difference", "largest difference", "interval holds the exact value")
 KINDS = ("pareto", "noise", "curves", "lr")
@@ -44,7 +44,7 @@ ENDS = {
 def pictures(sweeps: Sequence[SweepResult]) -> list[str]:
     """Files that the report shows, relative to the results folder."""
     names = [f"{sweep.name}-{kind}" for sweep in sweeps for kind in KINDS] + ["fig04"]
-    return [f"figures/{name}.png" for name in [*names, *(f"fig{number:02d}" for number in PAPER_FIGURES)]]
+    return [f"figures/{name}.png" for name in [*names, *(f"fig{index:02d}" for index in PAPER_FIGURES)]]
 
 
 def beside_the_paper(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
@@ -65,7 +65,7 @@ def beside_the_paper(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
                 [
                     f"{pair.goal:g}",
                     *(with_interval(e) for n in ("b_crit", "s_min") for e in (pair.ours[n], getattr(pair.theirs, n))),
-                    rounded(pair.ratio("b_crit"), 2),
+                    number(pair.ratio("b_crit"), 2),
                     "yes" if pair.overlap("b_crit") else "no",
                 ]
                 for pair in pairs
@@ -134,7 +134,7 @@ def _beside(truth: Truth, name: str) -> str:
     if name not in truth.pairs:
         return "–"
     measured, exact = truth.pairs[name]
-    return f"{with_interval(measured)} / {rounded(exact)} ({truth.off(name):+.0%})"
+    return f"{with_interval(measured)} / {number(exact)} ({truth.off(name):+.0%})"
 
 
 def one_sweep(sweep: SweepResult) -> list[str]:
@@ -196,4 +196,4 @@ def _effort(sweep: SweepResult) -> str:
 
 
 def paper_figures() -> list[str]:
-    return [figure(f"fig{number:02d}", f"Fig. {number}: {caption}") for number, caption in PAPER_FIGURES.items()]
+    return [figure(f"fig{index:02d}", f"Fig. {index}: {caption}") for index, caption in PAPER_FIGURES.items()]

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.layout import rounded, with_interval
 from experiments.sections.markdown import table
 from experiments.verdict import ratio
 from noisescale.pareto import Estimate
+from noisescale.text import number, with_interval
 
 LOCAL = {"line search": "B_noise, line searches", "Hessian": "B_noise, Hessian", "b_simple": "B_simple"}
 CUT = {"lr": "the learning rate", "batch": "the batch size", "both": "both"}
@@ -70,8 +70,8 @@ def adaptive(results: Path) -> list[str]:
                 f"{row.r:g}",
                 f"{row.steps:,.0f}" if row.reached else "not reached",
                 f"{row.examples:,.0f}",
-                rounded(row.over_fixed) if np.isfinite(row.over_fixed) else "–",
-                rounded(row.gamma),
+                number(row.over_fixed) if np.isfinite(row.over_fixed) else "–",
+                number(row.gamma),
             ]
             for row in found.itertuples()
         ]

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from experiments.fit import GoalFit, estimate
-from experiments.layout import rounded, with_interval
 from experiments.pooled import at_steps, simple_curve
 from experiments.sections.markdown import b_crit, metric, noise, table
 from experiments.summary import SweepResult
 from experiments.verdict import ratio
 from noisescale.pareto import Estimate
+from noisescale.text import number, with_interval
 
 NORMS = "norm"
 
@@ -102,14 +102,14 @@ def _who_is_right(points: pd.DataFrame, fits: Mapping[str, GoalFit]) -> list[str
     return [
         f"**Who is right at this size?** With the sweep as the measure, over {np.isfinite(swept).sum()} goals: "
         f"{'; '.join(said)}. Merrill et al. 2025 found the noise scale orders of magnitude below B_crit: {merrill}; "
-        f"B_simple at the trunk's weights is at least {rounded(float(lowest), 2)} times what the sweep gives, and "
+        f"B_simple at the trunk's weights is at least {number(float(lowest), 2)} times what the sweep gives, and "
         "branching where it gives a number."
     ]
 
 
 def _times(ratios: np.ndarray) -> str:
     known = ratios[np.isfinite(ratios)]
-    return f"{rounded(known.min(), 2)} to {rounded(known.max(), 2)} times" if known.size else "no number of times"
+    return f"{number(known.min(), 2)} to {number(known.max(), 2)} times" if known.size else "no number of times"
 
 
 def groups(sweeps: Sequence[SweepResult]) -> list[str]:
@@ -163,13 +163,13 @@ def norms_predict(shares: Sequence[Estimate]) -> str:
     low, high = max(share.low for share in known), min(share.high for share in known)
     values = sorted(share.value for share in known)
     said = (
-        f"can't tell: one factor from {rounded(low, 2)} to {rounded(high, 2)} lies in all intervals"
+        f"can't tell: one factor from {number(low, 2)} to {number(high, 2)} lies in all intervals"
         if low <= high
         else "no: no one factor lies in all intervals"
     )
     return (
-        f"**Do the norm layers predict the total (Gray 2024)?** Theirs is {rounded(values[0], 2)} to "
-        f"{rounded(values[-1], 2)} times the total's over {len(known)} goals; {said}."
+        f"**Do the norm layers predict the total (Gray 2024)?** Theirs is {number(values[0], 2)} to "
+        f"{number(values[-1], 2)} times the total's over {len(known)} goals; {said}."
     )
 
 
@@ -180,7 +180,7 @@ def scaling(sweeps: Sequence[SweepResult]) -> list[str]:
         path = sweep.tables.folder / "scaling.csv"
         if path.exists():
             rows = [
-                [row.constant, with_interval(Estimate(row.value, row.low, row.high)), rounded(row.kaplan_2020)]
+                [row.constant, with_interval(Estimate(row.value, row.low, row.high)), number(row.kaplan_2020)]
                 for row in pd.read_csv(path).itertuples()
             ]
             blocks += [

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from experiments.fit import GoalFit
-from experiments.layout import with_interval
 from experiments.summary import SweepResult
 from noisescale.pareto import Estimate
+from noisescale.text import with_interval
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

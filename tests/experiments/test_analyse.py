@@ -14,7 +14,6 @@ from experiments.analyse import analyse, format_table, main
 from experiments.errors import UserError
 from experiments.fit import estimate, fits_frame
 from experiments.goals import choose_goals
-from experiments.layout import rounded, with_interval
 from experiments.path import averaged
 from experiments.pooled import at_start, at_steps, hessian_curve, simple_curve
 from experiments.tables import read_tables, same_experiment
@@ -22,6 +21,7 @@ from experiments.tuning import grids
 from experiments.verdict import judge, judge_task, ratio, tally
 from noisescale.average import Ratio
 from noisescale.pareto import Estimate
+from noisescale.text import number, with_interval
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_the_command_prints_a_table_that_fits_a_terminal(tmp_path, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.split("Wrote")[0].splitlines())) <= 120
     assert re.match(r"goal +S_min \(steps\) +E_min \(images\) +B_crit \(images\)\n", out)
-    assert re.search(r"\n0\.1( +[\d,]+ \[[\d,]+, [\d,]+\]){3}\n", out)
+    assert re.search(r"\n0\.1( +[\d,.]+ \[[\d,.]+, [\d,.]+\]){3}\n", out)
     assert "Verdict: agree within a factor of 3 (agree at 2 of 2 goals)." in out
     first = (folder / "fits.csv").read_bytes()
     assert main([str(folder)]) == 0
@@ -397,10 +397,10 @@ def test_numbers_with_errors(estimate, text):
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0, "0"), (-19.04, "-19.0"), (1234567, "1,230,000"), (math.inf, "∞"), (2.4e9, "2.40e+09"), (9.996, "10.0")],
+    [(0, "0"), (-19.04, "-19.0"), (1234567, "1,230,000"), (math.inf, "∞"), (2.4e9, "2.40e9"), (9.996, "10.0")],
 )
 def test_rounding(value, text):
-    assert rounded(value) == text
+    assert number(value) == text
 
 
 def test_the_printed_table_numbers_its_remarks(exact):

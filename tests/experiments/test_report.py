@@ -16,7 +16,6 @@ from experiments.comparison import beside_paper, words
 from experiments.errors import UserError
 from experiments.figures.style import save as save_figure
 from experiments.ground_truth import Truth, truths
-from experiments.layout import rounded, with_interval
 from experiments.page import to_html
 from experiments.paper import PAPER_TASKS, points, table1
 from experiments.report import report
@@ -28,6 +27,7 @@ from experiments.tables import Tables
 from experiments.tasks.quadratic import QuadraticConfig
 from experiments.verdict import tally
 from noisescale.pareto import Estimate
+from noisescale.text import number, with_interval
 
 PAPER = Path(__file__).parents[2] / "results" / "paper"
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -192,7 +192,7 @@ def test_branches_and_groups_are_shown_where_they_were_measured(results, tmp_pat
     swept = with_interval(bare.fits[1].b_crit)
     assert text[2].startswith(f"| 0.2 | {swept} | 20 [10, 40] | ") and text[2].endswith("| 1.5 [0.75, 3.0] |")
     assert text[3].startswith("| 0.1 | ") and "| above 64 |" in text[3]
-    share = rounded(30 / bare.fits[1].b_crit.value, 2)
+    share = number(30 / bare.fits[1].b_crit.value, 2)
     assert f"B_simple at the trunk's weights {share} to " in blocks[-1] or f" to {share} times, averaged" in blocks[-1]
     assert "1 times only a bound" in blocks[-1] and ": not here; " in blocks[-1]
     rows = [re.findall(r"\| ([\d.,]+) \[", row + " |") for row in groups([bare])[-1].splitlines()[2:]]

@@ -148,10 +148,10 @@ def test_intervals():
     assert with_interval(Estimate(118.3, 95, 151.2)) == "120 [95, 150]"
     assert with_interval(Estimate(118.3, 117.9, 118.8)) == "118.3 [117.9, 118.8]"
     assert with_interval(Estimate(5, 5, 5)) == "5.000"
-    assert with_interval(Estimate(118.3, 95, math.inf)) == "120 [> 95]"
-    assert with_interval(Estimate(118.3, 0, 151.2)) == "120 [< 150]"
+    assert with_interval(Estimate(118.3, 95, math.inf)) == "120 [>95]"
+    assert with_interval(Estimate(118.3, 0, 151.2)) == "120 [<150]"
     assert with_interval(Estimate(118.3, 0, math.inf)) == "120 [?]"
     assert with_interval(Estimate(math.nan, 0, math.inf)) == "–"
     assert with_interval(Estimate(1.3e8, 9.1e7, 2e8)) == "1.3e8 [9.1e7, 2.0e8]"
     assert (whole(1048576), whole(0.5)) == ("1,048,576", "0.500")
-    assert table(["a", "bb"], [["100", "2"]]) == "  a  bb\n───────\n100   2"
+    assert table(["a", "bb"], [["100", "2"]]) == "a    bb\n───────\n100   2"
