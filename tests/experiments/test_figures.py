@@ -15,6 +15,7 @@ from experiments.errors import UserError
 from experiments.figures import registry
 from experiments.figures.__main__ import draw
 from experiments.figures.fronts import spread
+from experiments.figures.names import Name, Names
 from experiments.figures.style import drawn, log_axis, number, whiskers
 from experiments.figures.sweeps import b_simple_along, tuned_runs
 from experiments.figures.tasks import sweep_of
@@ -55,6 +56,23 @@ def test_every_figure_is_drawn_and_labelled(results):
                 shared = axes.get_shared_y_axes().get_siblings(axes)
                 assert axes.get_xlabel(), name
                 assert any(sibling.get_ylabel() for sibling in shared), name
+
+
+def test_names_at_nearly_one_point_keep_clear_of_each_other_and_of_the_frame():
+    figure = Figure(figsize=(3, 2))
+    axes = figure.subplots()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.plot([0.2, 0.5], [0.03, 0.03], "o-")
+    Names(axes, [Name(f"{i}.5", 0.5, 0.03 + 0.02 * i, "black") for i in range(4)])
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    frame = axes.get_window_extent()
+    assert len(boxes) == 4
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert all(box.y0 >= frame.y0 and box.y1 <= frame.y1 for box in boxes)
+    dot = axes.transData.transform((0.5, 0.03))
+    assert not any(box.contains(*dot) for box in boxes)
 
 
 def test_figures_without_our_sweep_say_so(results):
