@@ -64,7 +64,7 @@ def _sentence(pairs: list[Beside], name: str) -> str:
     verb = "agree" if len(agreeing) == len(pairs) else "disagree" if not agreeing else "agree in part"
     return (
         f"**{LABELS[name]}: they {verb}.** Ours is {span} times the paper's over {len(pairs)} common {goals}; the "
-        f"95% intervals overlap at {len(agreeing)}, and {near} lie within a factor of {FACTOR:g}."
+        f"95% intervals overlap at {len(agreeing)}, and {near} of the ratios are within a factor of {FACTOR:g} of 1."
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from experiments.analyse import analyse, format_table
 from experiments.config import SuiteConfig
 from experiments.errors import UserError
-from experiments.figures.__main__ import draw
+from experiments.figures.draw import draw
 from experiments.tables import read_tables
 
 

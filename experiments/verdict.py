@@ -57,9 +57,9 @@ def judge_task(goals: Iterable[str]) -> TaskVerdict:
     return "not determined"
 
 
-def tally(goals: Sequence[str]) -> str:
+def tally(goals: Sequence[str], what: str = "goal") -> str:
     """How many goals say what: 'agree at 4 of 6 goals, can't tell at 2'."""
     counts = Counter(goals)
     first, *others = [verdict for verdict in GOAL_VERDICTS if counts[verdict]]
-    said = [f"{first} at {counts[first]} of {len(goals)} goals", *(f"{other} at {counts[other]}" for other in others)]
+    said = [f"{first} at {counts[first]} of {len(goals)} {what}s", *(f"{other} at {counts[other]}" for other in others)]
     return ", ".join(said)

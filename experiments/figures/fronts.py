@@ -62,10 +62,12 @@ def spread(items: Sequence, count: int) -> list:
 
 
 def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool) -> tuple[Corners, list[Name]]:
-    """Goals are named at the right, or above the fronts where ours are named at the right."""
+    """Up to seven goals are named, at the right, or above the fronts where ours are named at the right."""
     corners, names = [], []
     rows = points[points["task"] == theirs]
-    for index, goal in enumerate(spread(list(dict.fromkeys(rows["goal"])), GOALS_SHOWN)):
+    goals = list(dict.fromkeys(rows["goal"]))
+    named = spread(goals, GOALS_SHOWN)
+    for index, goal in enumerate(goals):
         mine = rows[rows["goal"] == goal]
         corners += list(zip(mine["steps"], mine["examples"], strict=True))
         label = "the paper's points and a fit" if index == 0 else None
@@ -75,8 +77,9 @@ def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool
         fit = fit_pareto(mine["batch_size"], mine["steps"])
         sizes = np.geomspace(mine["batch_size"].min(), mine["batch_size"].max(), 100)
         axes.plot(fit.steps(sizes), fit.examples(sizes), color=PALE, linewidth=0.8, zorder=1)
-        end = mine.loc[mine["batch_size"].idxmax() if names_above else mine["steps"].idxmax()]
-        names.append(Name(number(goal), end["steps"], end["examples"], GREY, names_above))
+        if goal in named:
+            end = mine.loc[mine["batch_size"].idxmax() if names_above else mine["steps"].idxmax()]
+            names.append(Name(number(goal), end["steps"], end["examples"], GREY, names_above))
     return corners, names
 
 
@@ -104,5 +107,8 @@ def _draw_ours(axes: Axes, sweep: SweepResult) -> tuple[Corners, list[Name]]:
             determined = fit.b_crit_status == "determined"
             axes.plot(steps, steps * sizes, color=colour, zorder=2, linestyle="-" if determined else ":")
             names.append(Name(number(fit.goal), max(steps[0], tuned["steps"].max()), steps[0] * sizes[0], colour))
-    axes.plot([], [], "o-", color=shades(1)[0], label="ours and the fit")
+        elif len(tuned):
+            last = tuned.loc[tuned["steps"].idxmax()]
+            names.append(Name(number(fit.goal), last["steps"], last["examples"], colour))
+    axes.plot([], [], "o-", color=shades(1)[0], label="ours and the fit (hollow: not every seed arrived)")
     return corners, names

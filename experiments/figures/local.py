@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
 from experiments.figures.style import COLOURS, PAGE, log_axis, mark, nothing_yet, shades, whiskers
 from experiments.figures.sweeps import draw_learning_rates
 from experiments.figures.tasks import missing, sweep_of
+from experiments.tasks import TASKS
 from noisescale.pareto import Estimate
 
 CUTS = {"none": "as before", "lr": "ε / 16", "batch": "16 B", "both": "ε / 4, 4 B"}
@@ -47,11 +49,12 @@ def figure15(results: Path) -> Figure:
         whiskers(axes, x, estimates, COLOURS[i % len(COLOURS)], mark(i), f"from goal {goal:g}")
         uncut = float(rows.loc[rows["cut"] == "none", "b_simple"].iloc[0])
         axes.plot([1, len(CUTS) - 0.7], [16 * uncut] * 2, color=COLOURS[i % len(COLOURS)], linestyle=":", linewidth=0.9)
-        high = max(high, 20 * uncut)
+        ends = [estimate.high for estimate in estimates if np.isfinite(estimate.high)]
+        high = max(high, 20 * uncut, *ends)
     log_axis(axes.yaxis, low, high)
     axes.set_ylim(low / 2, high * 1.5)
     axes.set_xticks(range(len(CUTS)), list(CUTS.values()))
-    axes.set_ylabel("B_simple (in the unit of B)")
+    axes.set_ylabel(f"B_simple ({_unit(name)}s)")
     axes.set_xlabel("how it was cut (dotted: 16 times the uncut, where B_simple goes as 1/T)")
     axes.legend(loc="lower right")
     return figure
@@ -65,17 +68,17 @@ def figure17(results: Path) -> Figure:
     if table is None:
         nothing_yet(axes, "Line-search optimal step over the actual step", _command("local_noise"))
         return figure
-    axes.set_title(f"{name}: line searches")
-    ratios = (table["step"] / table["lr"]).groupby([table["goal"], table["batch_size"]]).agg(["mean", "sem"])
+    axes.set_title(f"{name}: line searches, 95% intervals")
+    ratios = (table["step"] / table["lr"]).groupby([table["goal"], table["batch_size"]]).agg(["mean", "sem", "count"])
     goals = list(dict.fromkeys(table["goal"]))
     for i, (goal, colour) in enumerate(zip(goals, shades(len(goals)), strict=True)):
         rows = ratios.loc[goal]
-        mean, error = rows["mean"].to_numpy(float), rows["sem"].to_numpy(float)
+        mean, error = rows["mean"].to_numpy(float), _reach(rows)
         axes.errorbar(rows.index, mean, yerr=error, color=colour, marker=mark(i), label=f"{goal:g}")
     axes.axhline(1, color="#555555", linewidth=0.8, linestyle=":")
     log_axis(axes.xaxis, *_range(table["batch_size"]))
     log_axis(axes.yaxis, *_range(ratios["mean"]))
-    axes.set_xlabel("batch size of the gradient (examples)")
+    axes.set_xlabel(f"batch size of the gradient ({_unit(name)}s)")
     axes.set_ylabel("best step / step taken")
     axes.legend(title="goal", loc="center left", bbox_to_anchor=(1.0, 0.5), title_fontsize=7.5)
     return figure
@@ -87,11 +90,13 @@ def draw_line_searches(axes: Axes, results: Path) -> None:
     if searches is None or fits is None:
         nothing_yet(axes, "Decrease of the loss by one best step", _command("local_noise"))
         return
-    axes.set_title(f"{name}: line searches, B_noise fitted")
+    axes.set_title(f"{name}: line searches, 95% intervals, B_noise fitted")
     goals = list(dict.fromkeys(searches["goal"]))
     for i, (goal, colour) in enumerate(zip(goals, shades(len(goals)), strict=True)):
-        mean = searches[searches["goal"] == goal].groupby("batch_size")["decrease"].mean()
-        axes.plot(mean.index, mean, color=colour, marker=mark(i), linestyle="none", label=f"{goal:g}")
+        rows = searches[searches["goal"] == goal].groupby("batch_size")["decrease"].agg(["mean", "sem", "count"])
+        mean = rows["mean"].astype(float)
+        style = {"color": colour, "marker": mark(i), "linestyle": "none", "elinewidth": 0.8, "label": f"{goal:g}"}
+        axes.errorbar(mean.index, mean, yerr=_reach(rows), **style)
         fit = fits[(fits["goal"] == goal) & (fits["quantity"] == "line search")].iloc[0]
         if np.isfinite(fit["value"]):
             sizes = np.geomspace(mean.index.min(), mean.index.max(), 60)
@@ -100,7 +105,7 @@ def draw_line_searches(axes: Axes, results: Path) -> None:
             axes.plot(sizes, scale * shape, color=colour, linewidth=0.9)
     log_axis(axes.xaxis, *_range(searches["batch_size"]))
     log_axis(axes.yaxis, *_range(searches["decrease"]))
-    axes.set_xlabel("batch size of the gradient (examples)")
+    axes.set_xlabel(f"batch size of the gradient ({_unit(name)}s)")
     axes.set_ylabel("decrease of the loss")
     axes.legend(title="goal", loc="center left", bbox_to_anchor=(1.0, 0.5), title_fontsize=7.5)
 
@@ -110,6 +115,15 @@ def _table(results: Path, name: str) -> tuple[str, pd.DataFrame | None]:
     found = sorted(path for path in results.glob(f"*/{name}") if not path.parent.name.endswith("-smoke"))
     chosen = next((path for path in found if path.parent.name.startswith("svhn-")), found[0] if found else None)
     return (chosen.parent.name, pd.read_csv(chosen)) if chosen else ("", None)
+
+
+def _reach(rows: pd.DataFrame) -> np.ndarray:
+    """Half a 95% interval of each mean."""
+    return rows["sem"].to_numpy(float) * stats.t.ppf(0.975, rows["count"].to_numpy(float) - 1)
+
+
+def _unit(sweep: str) -> str:
+    return TASKS[sweep.rpartition("-")[0]][1].unit  # type: ignore[attr-defined]
 
 
 def _range(values: pd.Series) -> tuple[float, float]:

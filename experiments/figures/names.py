@@ -1,5 +1,6 @@
 """Names beside points, where they touch nothing."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 # Where a name may stand from its point, best first: points to the right, points up, alignment.
 PLACES = (
@@ -17,18 +18,12 @@ PLACES = (
     (5, -5, "left"),
     (0, 7, "center"),
     (0, -7, "center"),
-    (6, 10, "left"),
-    (6, -10, "left"),
-    (0, 12, "center"),
-    (0, -12, "center"),
-    (16, 3, "left"),
-    (16, -3, "left"),
-    (28, 0, "left"),
-    (-5, 5, "right"),
-    (-5, -5, "right"),
+    *((right, up, "left") for right in (18, 30) for up in (4, -4, 12, -12, 20, -20)),
     (0, 18, "center"),
+    (-12, 14, "right"),
 )
-ABOVE = (*((0, up, "center") for up in (7, 12, 18)), *PLACES)
+ABOVE = (*((0, up, "center") for up in (7, 16, 25)), (-10, 14, "right"), (10, 14, "left"), *PLACES)
+NEAR = 9  # points; from farther off, a line leads to the point
 MARK, LINE = 2.4, 0.8  # points around a mark's middle, and around a line, that a name leaves free
 
 
@@ -46,7 +41,8 @@ class Name:
 class Names(Artist):
     """Writes names into `axes`. When the figure is drawn, and its layout known, each, from the lowest up, goes
     to the place where it covers the least of the names before it, of marks and lines, and of what lies beyond the
-    frame (at the right there is room)."""
+    frame (at the right there is room), and isn't taken for the name of a point that it is nearer to. A thin line leads
+    to the point from farther off."""
 
     def __init__(self, axes: Axes, names: Sequence[Name]) -> None:
         super().__init__()
@@ -65,6 +61,7 @@ class Names(Artist):
                 fontsize=6.5,
                 color=name.colour,
                 path_effects=[withStroke(linewidth=1.2, foreground="white")],
+                arrowprops={"arrowstyle": "-", "color": name.colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2},
             )
             self._texts.append((text, places))
         axes.add_artist(self)
@@ -76,17 +73,37 @@ class Names(Artist):
         taken = np.concatenate([_around(line, point) for line in axes.lines] or [np.empty((0, 4))])
         frame = axes.get_window_extent(renderer).extents
         room = np.array([[frame[0], frame[1], np.inf, frame[3]]])
-        for text, places in self._texts:
+        points = axes.transData.transform([text.xy for text, _ in self._texts])
+        for own, (text, places) in enumerate(self._texts):
             boxes = [_at(text, place, renderer) for place in places]
-            best = int(np.argmin([_shared(box, taken) + _area(box) - _shared(box, room) for box in boxes]))
-            taken = np.vstack([taken, _at(text, places[best], renderer)])
+            others = np.delete(points, own, axis=0)
+            costs = [
+                _shared(box, taken)
+                + _area(box)
+                - _shared(box, room)
+                + _area(box) * (_near(place) and _distance(box, points[own]) > _distance(box, others))
+                for box, place in zip(boxes, places, strict=True)
+            ]
+            taken = np.vstack([taken, _at(text, places[int(np.argmin(costs))], renderer)])
+
+
+def _near(place: tuple[float, float, str]) -> bool:
+    return math.hypot(*place[:2]) < NEAR
+
+
+def _distance(box: np.ndarray, points: np.ndarray) -> float:
+    """From the box to the nearest of the points (n, 2) or (2,)."""
+    away = np.maximum(np.maximum(box[:2] - points, points - box[2:]), 0)
+    return float(np.hypot(away[..., 0], away[..., 1]).min(initial=np.inf))
 
 
 def _at(text: Annotation, place: tuple[float, float, str], renderer) -> np.ndarray:
     """Moves `text` there; its left, bottom, right and top."""
     text.xyann = place[:2]
     text.set_horizontalalignment(place[2])
-    return text.get_window_extent(renderer).extents
+    assert text.arrow_patch is not None
+    text.arrow_patch.set_visible(not _near(place))
+    return Text.get_window_extent(text, renderer).extents  # without the line
 
 
 def _around(line: Line2D, point: float) -> np.ndarray:

@@ -15,7 +15,8 @@ DOTS_PER_INCH = 200  # of the PNGs
 COLUMN, PAGE = 3.4, 7.0  # inches: a column, and the text width, of a printed page
 # Okabe and Ito's palette, told apart with any colour vision; each colour goes with a mark of its own.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "p", "*")
+READABLE = tuple(colour for colour in COLOURS if colour != "#F0E442")  # on white, in thin lines
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "p", "*", "d", "8", "H")
 B_CRIT, B_SIMPLE, B_NOISE, LINE_SEARCH = COLOURS[1], COLOURS[0], COLOURS[2], COLOURS[3]
 GREY, PALE = "#8c8c8c", "#c4c4c4"
 
@@ -111,10 +112,10 @@ def whiskers(
         at, values, yerr=[values - low, high - values], color=colour, marker=marker, label=label, elinewidth=0.8
     )
     for x_at, e in kept:
-        if not np.isfinite(e.high):
-            axes.annotate(
-                "", (x_at, e.value * 2), (x_at, e.value), arrowprops={"arrowstyle": "->", "color": colour, "lw": 0.8}
-            )
+        for factor, is_open in ((2.0, not np.isfinite(e.high)), (0.5, e.low == 0 or np.isneginf(e.low))):
+            if is_open:
+                arrow = {"arrowstyle": "->", "color": colour, "lw": 0.8}
+                axes.annotate("", (x_at, e.value * factor), (x_at, e.value), arrowprops=arrow)
 
 
 def legend_below(figure: Figure, columns: int = 1) -> None:

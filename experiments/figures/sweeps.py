@@ -53,12 +53,12 @@ def curves(sweep: SweepResult, results: Path) -> Figure:
     metric_axis(panels[0].yaxis, sweep, shown["metric"])
     for fit in sweep.fits:
         for panel in panels:
-            panel.axhline(fit.goal, color=PALE, linewidth=0.5, zorder=0)
+            panel.axhline(fit.goal, color="#777777", linewidth=0.6, linestyle=(0, (5, 3)), zorder=1)
     panels[0].set_ylabel(metric_name(sweep))
     panels[0].set_xlabel("optimizer steps S")
     panels[1].set_xlabel(f"examples E ({sweep.unit}s)")
     panels[1].legend(title=f"B ({sweep.unit}s)", loc="center left", bbox_to_anchor=(1.01, 0.5), title_fontsize=7.5)
-    figure.suptitle(f"{sweep.name}: tuned runs, every seed; grey lines are the goals", fontsize=8.5)
+    figure.suptitle(f"{sweep.name}: tuned runs, every seed; dashed: the goals", fontsize=8.5)
     return figure
 
 
@@ -76,19 +76,20 @@ def draw_noise(axes: Axes, sweep: SweepResult, beside: pd.DataFrame | None = Non
     goals = [fit.goal for fit in sweep.fits]
     levels, along = b_simple_along(sweep)
     axes.fill_between(levels, [r.low for r in along], [r.high for r in along], color=B_SIMPLE, alpha=0.18, linewidth=0)
-    axes.plot(levels, [r.value for r in along], color=B_SIMPLE, label="B_simple, runs tuned for the hardest goal")
+    if levels:
+        axes.plot(levels, [r.value for r in along], color=B_SIMPLE, label="B_simple, runs tuned for the hardest goal")
     own = [fit for fit in sweep.fits if fit.b_simple.value > 0]
     label = "B_simple at the goal, runs tuned for it"
     axes.plot([f.goal for f in own], [f.b_simple.value for f in own], "D", color=B_SIMPLE, mfc="none", label=label)
-    whiskers(axes, goals, [fit.b_simple_avg for fit in sweep.fits], B_SIMPLE, "o", "B_simple averaged up to it")
-    whiskers(axes, goals, [fit.b_noise for fit in sweep.fits], B_NOISE, "^", "B_noise at it")
+    whiskers(axes, goals, [fit.b_simple_avg for fit in sweep.fits], B_SIMPLE, "o", "B_simple averaged up to the goal")
+    whiskers(axes, goals, [fit.b_noise for fit in sweep.fits], B_NOISE, "^", "B_noise at the goal")
     local = sweep.tables.folder / "local_noise.csv"
     if local.exists():
         points = pd.read_csv(local).query("quantity == 'line search' and determined")
         found = [Estimate(point.value, point.low, point.high) for point in points.itertuples()]
         whiskers(axes, points["goal"].to_list(), found, LINE_SEARCH, "v", "B_noise, line searches of one run")
     determined = [fit for fit in sweep.fits if fit.b_crit_status == "determined"]
-    whiskers(axes, [f.goal for f in determined], [f.b_crit for f in determined], B_CRIT, "s", "B_crit to reach it")
+    whiskers(axes, [f.goal for f in determined], [f.b_crit for f in determined], B_CRIT, "s", "B_crit to the goal")
     missing = len(sweep.fits) - len(determined)
     values = [y for line in axes.lines for y in np.atleast_1d(line.get_ydata()) if np.isfinite(y) and y > 0]
     if values:

@@ -4,6 +4,7 @@ one."""
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,6 +27,9 @@ def sweep_of(results: Path, task: str | None, sizes: Sequence[str] = SIZES) -> S
     return next((found[size] for size in (*sizes, *sorted(found)) if size in found), None)
 
 
+OBSERVATIONS = (
+    "The paper's frames\nare observations of 4 frames, as ours: its batches\nare 5 of them from each environment."
+)
 METRICS = {"AE_SVHN": "loss", "VAE_SVHN": "loss", "BillionWord": "perplexity", "Dota1v1": "TrueSkill"}
 
 
@@ -57,7 +61,7 @@ def figure10(results: Path) -> Figure:
         return _empty("ImageNet: fronts and noise scales", "imagenet")
     figure = Figure(figsize=(PAGE, 2.9))
     left, right = figure.subplots(1, 2)
-    draw_fronts(left, sweep, results, None, sweep.name)
+    draw_fronts(left, sweep, results, None, f"{sweep.name}: {sweep.tables.describe('data').split(',')[0]}")
     draw_noise(right, sweep)
     legend_below(figure, columns=2)
     return figure
@@ -69,7 +73,7 @@ def figure11(results: Path) -> Figure:
     panels = figure.subplots(4, 2).flat
     for panel, game in zip(panels, ATARI, strict=False):
         _front(panel, results, game)
-    nothing_yet(panels[7], "", "grey: the paper's points (frames), and our fit to them")
+    nothing_yet(panels[7], "", f"grey: the paper's points, and our fit to them;\ncolour: ours. {OBSERVATIONS}")
     return figure
 
 
@@ -79,7 +83,7 @@ def figure12(results: Path) -> Figure:
     panels = figure.subplots(4, 2).flat
     for panel, game in zip(panels, ATARI, strict=False):
         _noise(panel, results, game)
-    nothing_yet(panels[7], "", "grey: B_crit fitted to the paper's points (frames),\nwith its standard error")
+    nothing_yet(panels[7], "", f"grey: B_crit fitted to the paper's points,\nwith 95% intervals. {OBSERVATIONS}")
     legend_below(figure, columns=2)
     return figure
 
@@ -132,7 +136,8 @@ def _noise(panel: Axes, results: Path, name: str) -> None:
 
 
 def _paper_noise(panel: Axes, rows: pd.DataFrame, name: str) -> None:
-    error = rows["rel_se_Bcrit"] * rows["B_crit"]
+    reach = np.exp(1.96 * rows["rel_se_Bcrit"])
+    error = [rows["B_crit"] * (1 - 1 / reach), rows["B_crit"] * (reach - 1)]
     style = {"color": GREY, "marker": "s", "elinewidth": 0.7, "zorder": 1}
     panel.errorbar(rows["goal"], rows["B_crit"], yerr=error, label="B_crit, the paper's points", **style)
     goals: pd.Series = rows["goal"]

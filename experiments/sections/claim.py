@@ -38,8 +38,9 @@ def verdict(sweeps: Sequence[SweepResult]) -> list[str]:
         table(["sweep", "B_simple predicts B_crit?", "ratio", "B_crit", "B_simple, averaged", "to"], rows),
         "Brackets are 95% intervals ([>19] has no upper end, [?] no end); batch sizes are in the unit of each sweep. "
         "On which data, how much of them and with which network each was measured stands task by task below. B_crit "
-        "comes from tuned runs at many batch sizes, B_simple from the same runs' gradients, averaged up to the goal by "
-        "full-batch steps, which is the average that theory says equals B_crit. A goal *agrees* if the interval of "
+        "comes from tuned runs at many batch sizes, B_simple from the gradients of the same runs, all "
+        "batch sizes pooled, averaged up to the goal by full-batch steps: the average of B_noise that theory equates "
+        "with B_crit, and B_simple stands in for B_noise. A goal *agrees* if the interval of "
         f"their ratio lies within a factor of {FACTOR:g} of 1, *differs* if it lies outside, *can't tell* if it "
         "straddles a limit. A sweep agrees if some goal agrees and none differs, differs if some goal differs and none "
         "agrees, and is mixed if both happen.",
@@ -49,20 +50,34 @@ def verdict(sweeps: Sequence[SweepResult]) -> list[str]:
 
 def in_short(sweeps: Sequence[SweepResult]) -> str:
     """What was found, and how sure it is, in a paragraph."""
+    goals = [fit.verdict for sweep in sweeps for fit in sweep.fits]
+    hardest = [(sweep.end or sweep.fits[-1]) for sweep in sweeps]
     by_verdict = {v: [sweep.name for sweep in sweeps if sweep.verdict == v] for v in get_args(TaskVerdict)}
-    said = [f"**{v}** on {len(names)} ({', '.join(names)})" for v, names in by_verdict.items() if names]
-    ratios = [fit.ratio.value for fit in (sweep.end or sweep.fits[-1] for sweep in sweeps)]
-    known = sorted(value for value in ratios if math.isfinite(value))
+    said = [f"**{v}**: {len(names)} ({', '.join(names)})" for v, names in by_verdict.items() if names]
+    known = sorted(fit.ratio.value for fit in hardest if math.isfinite(fit.ratio.value))
     spread = (
-        f" At the hardest goal their ratio is {number(known[0], 2)} to {number(known[-1], 2)}, median "
-        f"{number(median(known), 2)}, over {len(known)} sweeps."
+        f", where their ratio is {number(known[0], 2)} to {number(known[-1], 2)}, median {number(median(known), 2)}"
         if len(known) > 1
         else ""
     )
     return (
-        "The claim: B_simple = tr Σ/|G|², measured in one run, predicts B_crit, the batch size beyond which larger "
-        f"batches stop paying. Within a factor of {FACTOR:g}, of {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}: "
-        f"{'; '.join(said)}. Goal by goal: {tally([fit.verdict for sweep in sweeps for fit in sweep.fits])}.{spread}"
+        "The claim: B_simple = tr Σ/|G|², measured while training, predicts B_crit, the batch size beyond which larger "
+        f"batches stop paying. **{_answer(goals)}** By goals, within a factor of {FACTOR:g}: {tally(goals)}. At the "
+        f"hardest goal of each sweep: {tally([fit.verdict for fit in hardest], 'sweep')}{spread}. By sweeps, "
+        f"which agree if some goal does and none differs: {'; '.join(said)}."
+    )
+
+
+def _answer(goals: Sequence[str]) -> str:
+    """The claim's verdict in words, by the goals at which it can be told."""
+    agree, differ = goals.count("agree"), goals.count("differ")
+    if agree + differ < len(goals) / 4:
+        return "Can't tell: at most goals the intervals are too wide."
+    if not differ:
+        return "Yes, wherever it can be told."
+    share = agree / (agree + differ)
+    return (
+        "Mostly, where it can be told." if share > 0.75 else "No." if share < 0.25 else "On some tasks, not on others."
     )
 
 
@@ -104,9 +119,10 @@ def questions(sweeps: Sequence[SweepResult]) -> list[str]:
     if len(ladder) > 1:
         steps = list(pairwise(ladder))
         holds = [_above(high.b_crit, low.b_crit) for low, high in steps]
-        shown = " < ".join(f"{sweep.name} {with_interval(sweep.b_crit)}" for sweep in ladder)
+        shown = ", ".join(f"{sweep.name} {with_interval(sweep.b_crit)}" for sweep in ladder)
         said.append(
-            f"**Does B_crit rise along the ladder of image tasks?** {shown} at the hardest goals: {_all(holds)}."
+            f"**Does B_crit rise along the ladder of image tasks?** {shown} at the hardest goals, step by step: "
+            f"{_all(holds)}. At equal errors: {'; '.join(_at_equal_error(low, high) for low, high in steps)}."
         )
     below = [by_task[task] for task in GENERATIVE if task in by_task]
     if below and "svhn" in by_task:
@@ -121,6 +137,19 @@ def questions(sweeps: Sequence[SweepResult]) -> list[str]:
     if len(sizes) > 1:
         said.append(_size(sizes))
     return [f"- {line}" for line in said]
+
+
+def _at_equal_error(low: SweepResult, high: SweepResult) -> str:
+    """The B_crit of two sweeps at the hardest goal that both have, and whether the second's is larger."""
+    ours, theirs = ({fit.goal: fit for fit in sweep.determined} for sweep in (low, high))
+    shared = [goal for goal in ours if goal in theirs]
+    if not shared:
+        return f"{low.name} and {high.name} share no goal"
+    first, second = ours[shared[-1]].b_crit, theirs[shared[-1]].b_crit
+    return (
+        f"at {shared[-1]:g}, {low.name} {with_interval(first)} and {high.name} {with_interval(second)} "
+        f"({_above(second, first)})"
+    )
 
 
 def _size(sweeps: Sequence[SweepResult]) -> str:

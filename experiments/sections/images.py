@@ -30,8 +30,32 @@ def local_noise(results: Path) -> list[str]:
             "At the same weights of one run, in the unit of B: the paper's line searches, Hessian-vector products, "
             "and B_simple.",
             table(["goal", *(LOCAL.get(name, name) for name in names)], rows),
+            _two_ways(found),
         ]
     return blocks
+
+
+def _two_ways(found: pd.DataFrame) -> str:
+    """Whether the two B_noise agree with each other and with B_simple, by the intervals of their ratios."""
+    values = {
+        (row.goal, row.quantity): Estimate(row.value, row.low, row.high)
+        for row in found.itertuples()
+        if row.determined and row.value > 0
+    }
+    said = []
+    for first, second in (("line search", "Hessian"), ("line search", "b_simple"), ("Hessian", "b_simple")):
+        factors = [
+            ratio(values[goal, first], values[goal, second])
+            for goal in found["goal"].unique()
+            if (goal, first) in values and (goal, second) in values
+        ]
+        if factors:
+            same = sum(factor.low <= 1 <= factor.high for factor in factors)
+            said.append(
+                f"{LOCAL[first]} over {LOCAL[second]} is {', '.join(map(with_interval, factors))} (1 lies within at "
+                f"{same} of {len(factors)} goals)"
+            )
+    return f"{'; '.join(said)}." if said else "No two of them are determined at one goal."
 
 
 def temperature(results: Path) -> list[str]:
@@ -53,9 +77,21 @@ def temperature(results: Path) -> list[str]:
             "From checkpoints of one run, with the temperature ε/B cut 16-fold; the paper's Fig. 15 says that "
             "either way moves B_simple, Gray 2024 saw only the learning rate move it.",
             table(["from goal", "uncut", *(f"through {CUT[cut]}" for cut in moved)], rows),
-            f"B_simple clearly moved (the interval of the factor excludes 1): {said}.",
+            f"B_simple clearly moved (the interval of the factor excludes 1): {said}. {_ended(found)}",
         ]
     return blocks
+
+
+def _ended(found: pd.DataFrame) -> str:
+    """Where the branches ended: after a cut through the learning rate a run is also less far on, which moves B_simple
+    too."""
+    ends = found.groupby("cut")["metric"].agg(["min", "max"])
+    spans = {cut: f"{row['min']:.2g} to {row['max']:.2g}" for cut, row in ends.iterrows()}
+    cut = ", ".join(f"{spans[name]} ({CUT[name]})" for name in CUT if name in spans)
+    return (
+        f"The branches don't end at equal progress: the metric is {spans['none']} uncut and {cut} cut, so some of the "
+        "change may be that of the loss, not of the temperature."
+    )
 
 
 def adaptive(results: Path) -> list[str]:
@@ -112,8 +148,19 @@ def autocorrelation(results: Path) -> list[str]:
             f"⟨G(t)·G(t+τ)⟩/⟨|G|²⟩ of the true gradient along a run with {first['optimizer']}{memory}, from where it "
             "passes a goal; τ in steps.",
             table(["from goal", *(f"τ = {lag}" for lag in lags)], rows),
+            _memory(found),
         ]
     return blocks
+
+
+def _memory(found: pd.DataFrame) -> str:
+    """How far apart the gradient still points the same way."""
+    said = []
+    for goal, mine in found.groupby("goal", sort=False):
+        clear = mine[mine["correlation_low"] > 0]
+        until = f"up to τ = {clear['lag'].max()}" if len(clear) else "at no lag measured"
+        said.append(f"{until} from goal {goal:g}")
+    return f"It is clearly above 0 {', '.join(said)}."
 
 
 def variations(results: Path) -> list[str]:
@@ -126,7 +173,7 @@ def variations(results: Path) -> list[str]:
                 f"{row.goal:g}",
                 with_interval(Estimate(row.b_crit, row.b_crit_low, row.b_crit_high))
                 if row.b_crit_status == "determined"
-                else row.b_crit_status,
+                else "not determined",
                 with_interval(Estimate(row.b_simple_avg, row.b_simple_avg_low, row.b_simple_avg_high)),
             ]
             for row in pd.read_csv(path).itertuples()
@@ -136,5 +183,17 @@ def variations(results: Path) -> list[str]:
             "The paper doesn't give latent size, loss scaling or optimizer. A smaller sweep, as chosen and with one of "
             "them changed; goals are of the loss as it is then scaled.",
             table(["variation", "goal", "B_crit (images)", "B_simple averaged (images)"], rows),
+            _moves(pd.read_csv(path)),
         ]
     return blocks
+
+
+def _moves(found: pd.DataFrame) -> str:
+    """Over which range each quantity moves from choice to choice, where it is determined."""
+    known = found[found["b_crit_status"] == "determined"]
+    spans = []
+    for label, name in (("B_crit", "b_crit"), ("B_simple averaged", "b_simple_avg")):
+        values = known[name][known[name] > 0]
+        if len(values):
+            spans.append(f"{label} from {number(values.min(), 2)} to {number(values.max(), 2)}")
+    return f"Over all choices and goals, {' and '.join(spans)}." if spans else "B_crit is determined at none of them."

@@ -97,19 +97,30 @@ def _who_is_right(points: pd.DataFrame, fits: Mapping[str, GoalFit]) -> list[str
         said.append(
             f"preconditioned by the optimizer {_times(clear / swept)}, not determined at {np.isnan(clear).sum()} goals"
         )
-    lowest = both.min()
-    merrill = "not here" if lowest > 0.1 else "so it is here"
+    bounded = trunk[np.isinf(branched)] / points["largest"].to_numpy(float)[np.isinf(branched)]
+    lowest = min(both.min(), bounded.min(initial=np.inf))
+    less = (
+        f"; where branching gives only a bound, less than {number(float(bounded.max()), 2)} times"
+        if bounded.size
+        else ""
+    )
+    merrill = (
+        "so it is here" if lowest <= 0.1 else "not here" if not bounded.size else "not here as far as it can be told"
+    )
     return [
         f"**Who is right at this size?** With the sweep as the measure, over {np.isfinite(swept).sum()} goals: "
         f"{'; '.join(said)}. Merrill et al. 2025 found the noise scale orders of magnitude below B_crit: {merrill}; "
-        f"B_simple at the trunk's weights is at least {number(float(lowest), 2)} times what the sweep gives, and "
-        "branching where it gives a number."
+        f"B_simple at the trunk's weights is at least {number(float(both.min()), 2)} times what the sweep gives, and "
+        f"branching where it gives a number{less}."
     ]
 
 
 def _times(ratios: np.ndarray) -> str:
     known = ratios[np.isfinite(ratios)]
-    return f"{number(known.min(), 2)} to {number(known.max(), 2)} times" if known.size else "no number of times"
+    if not known.size:
+        return "nothing that is determined"
+    low, high = number(known.min(), 2), number(known.max(), 2)
+    return f"{low} times" if low == high else f"{low} to {high} times"
 
 
 def groups(sweeps: Sequence[SweepResult]) -> list[str]:

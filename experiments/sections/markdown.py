@@ -47,6 +47,11 @@ def metric(sweep: SweepResult) -> str:
     return sweep.tables.describe("metric").replace("_", " ")
 
 
+def counted(count: int, thing: str) -> str:
+    """'1 run', '2 runs'."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """In hours from one hour on, else in minutes."""
     hours = seconds / 3600

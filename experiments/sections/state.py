@@ -14,16 +14,27 @@ def missing(sweeps: Sequence[SweepResult]) -> list[str]:
     have = {sweep.task for sweep in sweeps}
     rows = []
     for task in paper.PAPER_TASKS:
-        if not any(ours in have for ours in task.ours):
-            command = f"`make sweep TASK={task.ours[0]}`" if task.ours else "no public environment"
-            rows.append([f"{task.name}", "no sweep yet", command])
+        if not task.ours:
+            rows.append([task.name, "no sweep", "no public environment"])
+        rows += [
+            [f"{task.name}: {ours}", "no sweep yet", f"`make sweep TASK={ours}`"]
+            for ours in task.ours
+            if ours not in have
+        ]
+    rows.append(["Fig. 19, test goals", "the curves hold the training metric alone", "not in this suite"])
+    theirs = {ours for task in paper.PAPER_TASKS for ours in task.ours} | paper.POINTS_OF.keys()
     for sweep in sweeps:
         unknown = [f"{fit.goal:g}" for fit in sweep.fits if fit.verdict == "not determined"]
         if unknown:
             rows.append(
-                [sweep.name, f"not determined at {metric(sweep)} {', '.join(unknown)}", "more batch sizes or seeds"]
+                [
+                    sweep.name,
+                    f"not determined at {metric(sweep)} {', '.join(unknown)}",
+                    f"`make sweep TASK={sweep.task} PRESET={sweep.preset}` goes on with what is left of it; then "
+                    f"`ARGS='sweep.seeds={sweep.tables.runs['seed'].nunique() + 2}'`",
+                ]
             )
-        if sweep.preset != "paper" and sweep.task in paper.POINTS_OF:
+        if sweep.preset != "paper" and sweep.task in theirs:
             what = f"measured at preset {sweep.preset}, not at the paper's size"
             rows.append([sweep.name, what, f"`make sweep TASK={sweep.task} PRESET=paper`"])
     return [table(["what", "state", "how to get it"], rows)] if rows else ["Nothing."]
@@ -58,6 +69,8 @@ def environment(sweeps: Sequence[SweepResult]) -> list[str]:
         "commit",
         "run",
     ]
+    together = sum(sweep.tables.runs["seconds"].sum() for sweep in sweeps)
+    rows.append(["all", f"{sum(len(s.tables.runs) for s in sweeps):,}", duration(together), *[""] * 6])
     return [table(header, rows), "A + after a commit says that files had changed since."]
 
 

@@ -8,15 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from synthetic_tables import Planted, plant, save
 
 from experiments.analyse import analyse
 from experiments.errors import UserError
 from experiments.figures import registry
-from experiments.figures.__main__ import draw
+from experiments.figures.draw import draw
 from experiments.figures.fronts import spread
 from experiments.figures.names import Name, Names
-from experiments.figures.style import drawn, log_axis, number, whiskers
+from experiments.figures.style import GREY, MARKS, READABLE, drawn, log_axis, number, whiskers
 from experiments.figures.sweeps import b_simple_along, tuned_runs
 from experiments.figures.tasks import sweep_of
 from experiments.sections.images import local_noise, temperature
@@ -63,15 +64,15 @@ def test_names_at_nearly_one_point_keep_clear_of_each_other_and_of_the_frame():
     axes = figure.subplots()
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    axes.plot([0.2, 0.5], [0.03, 0.03], "o-")
-    Names(axes, [Name(f"{i}.5", 0.5, 0.03 + 0.02 * i, "black") for i in range(4)])
+    axes.plot([0.2, 0.5], [0.2, 0.2], "o-")
+    Names(axes, [Name(f"{i}.5", 0.5, 0.2 + 0.02 * i, "black") for i in range(4)])
     figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in axes.texts]
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
     frame = axes.get_window_extent()
     assert len(boxes) == 4
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     assert all(box.y0 >= frame.y0 and box.y1 <= frame.y1 for box in boxes)
-    dot = axes.transData.transform((0.5, 0.03))
+    dot = axes.transData.transform((0.5, 0.2))
     assert not any(box.contains(*dot) for box in boxes)
 
 
@@ -107,7 +108,8 @@ def measured_locally(results, tmp_path_factory):
     ]
     pd.DataFrame(found).to_csv(folder / "svhn-small" / "local_noise.csv", index=False)
     cuts = [("none", 100), ("lr", 200), ("batch", 110), ("both", 180)]
-    rows = [dict(goal=0.2, cut=cut, b_simple=b, b_simple_low=0.9 * b, b_simple_high=1.1 * b) for cut, b in cuts]
+    ends = [dict(b_simple=b, b_simple_low=0.9 * b, b_simple_high=1.1 * b) for _, b in cuts]
+    rows = [dict(goal=0.2, cut=cut, metric=0.1 + b / 1000) | end for (cut, b), end in zip(cuts, ends, strict=True)]
     pd.DataFrame(rows).to_csv(folder / "svhn-small" / "temperature.csv", index=False)
     return folder
 
@@ -122,8 +124,10 @@ def test_the_noise_figure_shows_line_searches_where_there_are_any(measured_local
 def test_the_report_says_what_moved(measured_locally):
     told = temperature(measured_locally)
     moved = "learning rate at 1 of 1 goals; through the batch size at 0 of 1 goals; through both at 1 of 1 goals."
-    assert told[-1].endswith(moved)
-    assert local_noise(measured_locally)[-1].splitlines()[-1] == "| 0.2 | 40 [30, 50] | 40 [30, 50] |"
+    assert moved in told[-1] and "the metric is 0.2 to 0.2 uncut and 0.3 to 0.3 (the learning rate)" in told[-1]
+    *_, table, said = local_noise(measured_locally)
+    assert table.splitlines()[-1] == "| 0.2 | 40 [30, 50] | 40 [30, 50] |"
+    assert said.startswith("B_noise, line searches over B_simple is 1.0 [") and "1 lies within at 1 of 1 goals" in said
 
 
 def test_the_noise_figure_shows_the_tables_b_simple(results):
@@ -150,8 +154,11 @@ def test_an_unknown_name_lists_the_known_ones(results):
 
 def test_the_headline_shows_ours_and_the_papers(results):
     figure = drawn(partial(registry(results)["fig04"], results))
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert "paper: SVHN" in labels and any(label.startswith("svhn-small (images): agree") for label in labels)
+    left, right = figure.axes
+    labels = [text.get_text() for text in right.get_yticklabels()]
+    assert "MNIST: the paper's" in labels and "svhn-small: agree" in labels
+    marks = [line.get_color() for line in left.lines if line.get_label() != "_nolegend_" and line.get_marker() in MARKS]
+    assert marks.count(GREY) == 10 and READABLE[0] in marks
 
 
 def test_smoke_sweeps_do_not_stand_for_a_task(results, tmp_path):
