@@ -24,8 +24,7 @@ def fronts(sweep: SweepResult, results: Path) -> Figure:
     axes = figure.subplots()
     theirs = paper.POINTS_OF.get(sweep.task)
     draw_fronts(axes, sweep, results, theirs)
-    if theirs:
-        legend_below(figure, columns=2)
+    legend_below(figure)
     return figure
 
 

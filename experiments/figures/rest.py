@@ -69,8 +69,8 @@ def figure16(results: Path) -> Figure:
     figure = Figure(figsize=(PAGE, 2.9))
     left, right = figure.subplots(1, 2)
     excess = np.geomspace(0.02, 50, 200)
-    for gamma, colour in zip(GAMMAS, shades(len(GAMMAS)), strict=True):
-        right.plot(1 + excess, 1 + gamma / excess, color=colour, label=f"theory, γ = {gamma:g}")
+    for gamma, dashes in zip(GAMMAS, ("-", "--", "-.", ":"), strict=True):
+        right.plot(1 + excess, 1 + gamma / excess, dashes, color=GREY, label=f"theory, γ = {gamma:g}")
     right.set_title("S/S_min − 1 = γ/(E/E_min − 1)")
     sweep = sweep_of(results, "svhn")
     path = sweep.tables.folder / "adaptive.csv" if sweep else None

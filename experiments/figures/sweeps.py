@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.crossings import cross
 from experiments.figures.fronts import spread
@@ -180,5 +181,7 @@ def metric_axis(axis, sweep: SweepResult, values: pd.Series) -> None:
     low, high = float(values.min()), float(values.max())
     if sweep.tables.direction == "min" and high > 5 * low:
         log_axis(axis, low, high)
+    else:
+        axis.set_major_locator(MaxNLocator(5))
     if sweep.tables.direction == "min" and axis.axis_name == "x":
         axis.set_inverted(True)

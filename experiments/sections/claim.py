@@ -92,23 +92,25 @@ def table1(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
     rows = []
     for task in paper.PAPER_TASKS:
         row = theirs[task.name]
-        cells = [given(row[name]) for name in ("b_crit_start", "b_crit", "b_simple_start", "b_simple_avg")]
+        cells = [given(row[name]) for name in ("b_crit_start", "b_crit", "b_simple_start", "b_simple_avg")] + ["–"]
         rows.append([f"**{task.name}**", f"paper, {paper.unit(results, task.name)}s", *cells])
         ours = [sweep for sweep in left if sweep.task in task.ours]
-        rows += [_table1_row(sweep) for sweep in ours] or [["", "ours: not measured yet", "", "", "", ""]]
+        rows += [_table1_row(sweep) for sweep in ours] or [["", "ours: not measured yet", *[""] * 5]]
         left = [sweep for sweep in left if sweep not in ours]
     rows += [[f"**{sweep.task}**", *_table1_row(sweep)[1:]] for sweep in left]
-    header = ["task", "", "B_crit, start", "B_crit, end", "B_simple, start", "B_simple, averaged"]
+    header = ["task", "", "B_crit, start", "B_crit, end", "B_simple, start", "B_simple, averaged", "B_simple, end"]
     return [
         table(header, rows),
         "Start and end of B_crit are the easiest and the hardest goal at which it is determined (the paper's header "
-        "calls the second an average, its caption the end of the run). The paper gives no errors; its Atari row is "
-        "a range over seven games.",
+        "calls the second an average, its caption the end of the run); those of B_simple are step 0 and the hardest "
+        "goal, up to which it is averaged. The paper gives no errors; what it calls frames of Atari are observations of "
+        "4 frames, as ours are, and its row is a range over seven games.",
     ]
 
 
 def _table1_row(sweep: SweepResult) -> list[str]:
-    values = (sweep.b_crit_start, sweep.b_crit, sweep.b_simple_start, sweep.b_simple_avg)
+    end = (sweep.end or sweep.fits[-1]).b_simple
+    values = (sweep.b_crit_start, sweep.b_crit, sweep.b_simple_start, sweep.b_simple_avg, end)
     return ["", f"ours: {sweep.name}, {sweep.unit}s", *map(with_interval, values)]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from experiments.sections.markdown import table
 from experiments.verdict import ratio
@@ -12,6 +13,7 @@ from noisescale.pareto import Estimate
 from noisescale.text import number, with_interval
 
 LOCAL = {"line search": "B_noise, line searches", "Hessian": "B_noise, Hessian", "b_simple": "B_simple"}
+CUT_FACTOR = 16
 CUT = {"lr": "the learning rate", "batch": "the batch size", "both": "both"}
 
 
@@ -28,7 +30,9 @@ def local_noise(results: Path) -> list[str]:
         blocks += [
             f"## {path.parent.name}: B_noise two ways",
             "At the same weights of one run, in the unit of B: the paper's line searches, Hessian-vector products, "
-            "and B_simple.",
+            "and B_simple. The searches look at the loss of the fixed evaluation set, without dropout; the other two "
+            "at the loss that is trained on. One run at one learning rate isn't the tuned runs of the sweep, so these "
+            "aren't its numbers.",
             table(["goal", *(LOCAL.get(name, name) for name in names)], rows),
             _two_ways(found),
         ]
@@ -85,12 +89,23 @@ def temperature(results: Path) -> list[str]:
 def _ended(found: pd.DataFrame) -> str:
     """Where the branches ended: after a cut through the learning rate a run is also less far on, which moves B_simple
     too."""
+    cuts = found[found["cut"] != "none"].merge(found[found["cut"] == "none"], on="goal", suffixes=("", "_uncut"))
+    factors = [
+        ratio(
+            Estimate(row.b_simple, row.b_simple_low, row.b_simple_high),
+            Estimate(row.b_simple_uncut, row.b_simple_low_uncut, row.b_simple_high_uncut),
+        )
+        for row in cuts.itertuples()
+    ]
+    whole = sum(factor.low <= CUT_FACTOR <= factor.high for factor in factors)
     ends = found.groupby("cut")["metric"].agg(["min", "max"])
     spans = {cut: f"{row['min']:.2g} to {row['max']:.2g}" for cut, row in ends.iterrows()}
     cut = ", ".join(f"{spans[name]} ({CUT[name]})" for name in CUT if name in spans)
     return (
-        f"The branches don't end at equal progress: the metric is {spans['none']} uncut and {cut} cut, so some of the "
-        "change may be that of the loss, not of the temperature."
+        f"A factor of {CUT_FACTOR}, as B_simple ∝ 1/T would have it, lies within the interval in {whole} of "
+        f"{len(factors)} cases. The branches don't end at equal progress: the metric is {spans['none']} uncut and {cut} "
+        "cut, and B_simple changes along a run too, so not all of the change, or of what is missing in it, need be the "
+        "temperature's."
     )
 
 
@@ -99,7 +114,7 @@ def adaptive(results: Path) -> list[str]:
     blocks: list[str] = []
     for path in sorted(results.glob("*/adaptive.csv")):
         found = pd.read_csv(path)
-        tried = pd.read_csv(path.with_name("adaptive_runs.csv"))["lr"].nunique()
+        runs, fits = pd.read_csv(path.with_name("adaptive_runs.csv")), pd.read_csv(path.with_name("fits.csv"))
         rows = [
             [
                 f"{row.goal:g}",
@@ -113,17 +128,33 @@ def adaptive(results: Path) -> list[str]:
         ]
         known = found.loc[found["reached"] & np.isfinite(found["over_fixed"]), "over_fixed"]
         saved = int((known < 1).sum())
-        middle = f", in the geometric mean {np.exp(np.log(known).mean()):.2f} times as many" if len(known) else ""
         blocks += [
             f"## {path.parent.name}: a batch size that follows the noise scale",
             "B = √(r B_simple) with the run's own B_simple, for prices r of a step in examples, beside what the fitted "
             "front of fixed batch sizes takes for the same steps. Theory expects 1 where γ = 1.",
             table(["goal", "r", "steps S", "examples E", "E / fixed batch's E", "γ"], rows),
-            f"Fewer examples than a fixed batch size for the same steps in {saved} of {len(known)} cases{middle}. "
-            f"The best of {tried} learning rates is chosen for each r and goal, by a mean over "
-            f"{found['seeds'].max()} seeds.",
+            f"Fewer examples than a fixed batch size for the same steps in {saved} of {len(known)} cases. "
+            f"{_over_fixed(found, runs, fits)} The best of {runs['lr'].nunique()} learning rates is chosen for each r "
+            f"and goal, by a mean over {found['seeds'].max()} seeds.",
         ]
     return blocks
+
+
+def _over_fixed(found: pd.DataFrame, runs: pd.DataFrame, fits: pd.DataFrame) -> str:
+    """The geometric mean of examples over the fixed front's, with the scatter between the runs of each r and seed."""
+    chosen = runs.merge(found[["goal", "r", "lr"]], on=["goal", "r", "lr"]).merge(fits[["goal", "s_min", "e_min"]])
+    chosen = chosen[chosen["reached"] & (chosen["steps"] > chosen["s_min"])]
+    fixed = chosen["e_min"] * chosen["steps"] / (chosen["steps"] - chosen["s_min"])
+    logs = np.log(chosen["examples"] / fixed).groupby([chosen["r"], chosen["seed"]]).mean()
+    if len(logs) < 2:
+        return ""
+    middle, reach = logs.mean(), logs.sem() * stats.t.ppf(0.975, len(logs) - 1)
+    found_ratio = Estimate(*(float(np.exp(middle + sign * reach)) for sign in (0, -1, 1)))
+    answer = "fewer" if found_ratio.high < 1 else "more" if found_ratio.low > 1 else "can't tell"
+    return (
+        f"In the geometric mean {with_interval(found_ratio)} times as many ({answer}), the interval from the scatter "
+        "between prices and seeds; the front's own errors come on top."
+    )
 
 
 def autocorrelation(results: Path) -> list[str]:
