@@ -103,8 +103,8 @@ def table1(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
         table(header, rows),
         "Start and end of B_crit are the easiest and the hardest goal at which it is determined (the paper's header "
         "calls the second an average, its caption the end of the run); those of B_simple are step 0 and the hardest "
-        "goal, up to which it is averaged. The paper gives no errors; what it calls frames of Atari are observations of "
-        "4 frames, as ours are, and its row is a range over seven games.",
+        "goal, up to which it is averaged. The paper gives no errors; what it calls frames of Atari are observations "
+        "of 4 frames, as ours are, and its row is a range over seven games.",
     ]
 
 
