@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from noisescale.cli import main
-from noisescale.csvruns import read_runs
+from noisescale.csvruns import GoalRuns, read_runs
+from noisescale.draw import fronts
+from noisescale.pareto import fit_pareto
 
 PAPER = Path(__file__).parents[2] / "results" / "paper" / "pareto_points_digitised.csv"
 BATCH = 2 ** np.arange(2, 12)
@@ -75,6 +78,52 @@ def test_the_papers_points(capsys, tmp_path):
     assert "not determined" not in out
     assert len(out.splitlines()) == 2 + 11 + 2
     assert (tmp_path / "front.pdf").read_bytes().startswith(b"%PDF")
+
+
+def picture(*goals):
+    """The axes of a picture, laid out; each goal is its batch sizes and its B_crit, and misses the first of them."""
+    runs = {}
+    for k, (batch, b_crit) in enumerate(goals):
+        steps = (12000 + 1000 * k) * (1 + b_crit / batch)
+        runs[f"${k}"] = GoalRuns(list(batch), list(steps), [False] + [True] * (len(batch) - 1))
+    figure = fronts(runs, {goal: fit_pareto(r.batch_size, r.steps, reached=r.reached) for goal, r in runs.items()})
+    figure.draw_without_rendering()
+    return figure.axes[0]
+
+
+@pytest.mark.parametrize("spread", [1.02, 1.5, 6, 30, 1e3, 1e7])
+def test_tick_labels_of_narrow_and_wide_pictures_do_not_touch(spread):
+    pytest.importorskip("matplotlib")
+    axes = picture((np.geomspace(64, 64 * spread, 8), 300))
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = axis.get_view_interval()
+        ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+        labels = [label for at, label in ticks if low <= at <= high]
+        assert len({label.get_text() for label in labels}) == len(labels) > 1
+        assert not any(a.get_window_extent().overlaps(b.get_window_extent()) for a, b in combinations(labels, 2))
+
+
+def test_the_picture_has_steps_to_the_right_examples_up_and_hollow_marks_where_not_reached():
+    pytest.importorskip("matplotlib")
+    axes = picture((BATCH, 60))
+    assert "steps S" in axes.get_xlabel()
+    assert "examples E" in axes.get_ylabel()
+    _, reached, missed, _ = axes.lines
+    assert reached.get_ydata() == pytest.approx(BATCH[1:] * reached.get_xdata())
+    assert missed.get_xdata() == pytest.approx([12000 * (1 + 60 / 4)])
+    assert missed.get_markerfacecolor() == "white"
+    assert axes.get_legend().get_texts()[0].get_text().startswith("$0: ")
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 20])
+def test_every_goal_has_its_own_colour_readable_on_white(count):
+    pytest.importorskip("matplotlib")
+    axes = picture(*[(BATCH, 60)] * count)
+    colours = {tuple(line.get_color()[:3]) for line in axes.lines[:-1]}
+    assert len(colours) == count
+    for colour in colours:
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour)
+        assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= 3
 
 
 @pytest.mark.parametrize(
