@@ -1,5 +1,6 @@
 """The command line: from a CSV to the verdict and the picture, and one line for everything that can't be read."""
 
+import runpy
 import subprocess
 import sys
 from itertools import combinations
@@ -281,6 +282,12 @@ def test_advise_from_runs_that_determine_nothing_says_so(write, capsys):
     ("arguments", "words"),
     [
         (["--b-crit", "1", "2", "--step", "1:1", "2:1"], "--b-crit takes one number, or three"),
+        (
+            ["--b-crit", "2,000", "--step", "1:1", "2:1"],
+            "--b-crit: '2,000' is not a number; write it without thousands",
+        ),
+        (["--b-crit", "5", "--devices", "x", "--step", "1:1"], "--devices: 'x' is not a number"),
+        (["--b-crit", "5"], "arguments are required: --step; see noisescale advise --help"),
         (["--b-crit", "-5", "--step", "1:1", "2:1"], "B_crit must be a positive number"),
         (["--b-crit", "5", "--step", "1:1"], "two batch sizes or more"),
         (["--b-crit", "5", "--step", "1:1", "x:2"], "--step 'x:2'"),
@@ -297,10 +304,19 @@ def test_bad_arguments_of_advise_get_one_line(write, capsys, arguments, words):
     assert error.count("\n") == 1
 
 
+def test_as_a_module(write, capsys, monkeypatch):
+    write(GOOD)
+    monkeypatch.setattr(sys, "argv", ["noisescale", "fit", "runs.csv", "--no-plot"])
+    with pytest.raises(SystemExit) as exit_:
+        runpy.run_module("noisescale", run_name="__main__")
+    assert exit_.value.code == 0
+    assert "60.0" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_as_a_process_with_an_ascii_terminal(write):
     write(GOOD)
-    command = [sys.executable, "-m", "noisescale.cli", "fit", "runs.csv", "--no-plot"]
+    command = [sys.executable, "-m", "noisescale", "fit", "runs.csv", "--no-plot"]
     done = subprocess.run(
         command,
         capture_output=True,
