@@ -5,6 +5,7 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from noisescale.advice import advise
 from noisescale.csvruns import GoalRuns, read_runs
@@ -14,8 +15,13 @@ from noisescale.text import number, table, with_interval
 
 FIT = """The CSV needs a header with the columns batch_size and steps (optimizer steps to the goal), one row a run, each
 run at its batch size's best learning rate. Optional columns: goal (fitted one by one), seed, and reached (false where
-the run stopped after `steps` without having reached the goal)."""
+the run stopped after `steps` without having reached the goal). Numbers have no thousands separators."""
 ADVISE = """example: noisescale advise --b-crit 200 150 260 --step 32:0.05 256:0.08 2048:0.5 --run 256:100000"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         return options.command(options)
     except ValueError as error:
         print(f"noisescale: {error}", file=sys.stderr)
@@ -32,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="noisescale", description="How large a batch is still worth paying for.")
+    parser = _Parser(prog="noisescale", description="How large a batch is still worth paying for.")
     commands = parser.add_subparsers(required=True, metavar="fit | advise")
     fit = commands.add_parser("fit", help="S_min, E_min and B_crit from a CSV of runs", epilog=FIT)
     fit.add_argument("csv", type=Path)
@@ -45,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parts = commands.add_parser("advise", help="what a batch size costs in time and examples", epilog=ADVISE)
     source = parts.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--b-crit", type=float, nargs="+", metavar="X", help="B_crit or B_simple, and the ends of its interval"
+        "--b-crit", type=_number, nargs="+", metavar="X", help="B_crit or B_simple, and the ends of its interval"
     )
     source.add_argument(
         "--fit", type=Path, metavar="RUNS.csv", help="take B_crit and the steps from a fit to these runs"
@@ -54,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parts.add_argument(
         "--step", required=True, nargs="+", metavar="B:SECONDS[:DEVICES]", help="time of a step at a batch size"
     )
-    parts.add_argument("--devices", type=float, default=1.0, help="devices behind every --step that names none")
+    parts.add_argument("--devices", type=_number, default=1.0, help="devices behind every --step that names none")
     parts.add_argument("--run", metavar="B:STEPS", help="steps that a run to the goal takes at one batch size")
     parts.set_defaults(command=_advise)
     return parser
@@ -131,6 +137,15 @@ def _source(options: argparse.Namespace) -> Estimate | ParetoFit:
     return _fitted(runs[goal])
 
 
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number; write it without thousands separators, such as 2000 or 0.5"
+        ) from None
+
+
 def _numbers(option: str, text: str, counts: tuple[int, ...]) -> list[float]:
     parts = text.split(":")
     try:
@@ -141,7 +156,3 @@ def _numbers(option: str, text: str, counts: tuple[int, ...]) -> list[float]:
         form = "B:STEPS" if option == "--run" else "B:SECONDS or B:SECONDS:DEVICES"
         raise ValueError(f"{option} {text!r}: {form} is needed, in numbers, such as 256:0.08")
     return numbers
-
-
-if __name__ == "__main__":
-    sys.exit(main())

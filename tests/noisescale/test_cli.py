@@ -1,14 +1,18 @@
 """The command line: from a CSV to the verdict and the picture, and one line for everything that can't be read."""
 
+import runpy
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from noisescale.cli import main
-from noisescale.csvruns import read_runs
+from noisescale.csvruns import GoalRuns, read_runs
+from noisescale.draw import fronts
+from noisescale.pareto import fit_pareto
 
 PAPER = Path(__file__).parents[2] / "results" / "paper" / "pareto_points_digitised.csv"
 BATCH = 2 ** np.arange(2, 12)
@@ -77,6 +81,52 @@ def test_the_papers_points(capsys, tmp_path):
     assert (tmp_path / "front.pdf").read_bytes().startswith(b"%PDF")
 
 
+def picture(*goals):
+    """The axes of a picture, laid out; each goal is its batch sizes and its B_crit, and misses the first of them."""
+    runs = {}
+    for k, (batch, b_crit) in enumerate(goals):
+        steps = (12000 + 1000 * k) * (1 + b_crit / batch)
+        runs[f"${k}"] = GoalRuns(list(batch), list(steps), [False] + [True] * (len(batch) - 1))
+    figure = fronts(runs, {goal: fit_pareto(r.batch_size, r.steps, reached=r.reached) for goal, r in runs.items()})
+    figure.draw_without_rendering()
+    return figure.axes[0]
+
+
+@pytest.mark.parametrize("spread", [1.02, 1.5, 6, 30, 1e3, 1e7])
+def test_tick_labels_of_narrow_and_wide_pictures_do_not_touch(spread):
+    pytest.importorskip("matplotlib")
+    axes = picture((np.geomspace(64, 64 * spread, 8), 300))
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = axis.get_view_interval()
+        ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
+        labels = [label for at, label in ticks if low <= at <= high]
+        assert len({label.get_text() for label in labels}) == len(labels) > 1
+        assert not any(a.get_window_extent().overlaps(b.get_window_extent()) for a, b in combinations(labels, 2))
+
+
+def test_the_picture_has_steps_to_the_right_examples_up_and_hollow_marks_where_not_reached():
+    pytest.importorskip("matplotlib")
+    axes = picture((BATCH, 60))
+    assert "steps S" in axes.get_xlabel()
+    assert "examples E" in axes.get_ylabel()
+    _, reached, missed, _ = axes.lines
+    assert reached.get_ydata() == pytest.approx(BATCH[1:] * reached.get_xdata())
+    assert missed.get_xdata() == pytest.approx([12000 * (1 + 60 / 4)])
+    assert missed.get_markerfacecolor() == "white"
+    assert axes.get_legend().get_texts()[0].get_text().startswith("$0: ")
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 20])
+def test_every_goal_has_its_own_colour_readable_on_white(count):
+    pytest.importorskip("matplotlib")
+    axes = picture(*[(BATCH, 60)] * count)
+    colours = {tuple(line.get_color()[:3]) for line in axes.lines[:-1]}
+    assert len(colours) == count
+    for colour in colours:
+        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour)
+        assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= 3
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -89,19 +139,37 @@ def test_the_papers_points(capsys, tmp_path):
         ("batch_size;steps\n1;2\n", "separated by ';', use commas"),
         ("batch_size\tsteps\n1\t2\n", "separated by '\\t', use commas"),
         ("batch_size,steps,steps\n1,2,3\n", "column steps is there 2 times"),
-        (GOOD + "0,100\n", "line 12: batch_size is 0; a number above 0"),
-        (GOOD + "8,-1\n", "line 12: steps is -1; a number above 0"),
+        (GOOD + "0,100\n", "line 12: batch_size is '0'; a number above 0, 1e-06 to 1e+18, is needed"),
+        (GOOD + "8,-1\n", "line 12: steps is '-1'; a number above 0"),
         (GOOD + "8,nan\n", "line 12: steps is 'nan', not a finite number; for a run that did not reach"),
         (GOOD + "inf,5\n", "line 12: batch_size is 'inf', not a finite number"),
-        (GOOD + "8,1e999\n", "line 12: steps is 1e999; a number above 0 and at most 1e+18"),
+        (GOOD + "8,1e999\n", "line 12: steps is '1e999'; a number above 0, 1e-06 to 1e+18, is needed"),
         (GOOD + "8,many\n", "line 12: steps is 'many', not a number"),
         (GOOD + "8,12 steps\n", "line 12: steps is '12 steps', not a number"),
+        (GOOD + "8,1OO\n", "line 12: steps is '1OO', not a number; write it in digits"),
+        (GOOD + "8,100%\n", "line 12: steps is '100%', not a number; write it in digits"),
+        (GOOD + '8,"1000,5"\n', "line 12: steps is '1000,5', not a number; write it in digits, with a point"),
+        (GOOD + "8,1e-300\n", "line 12: steps is '1e-300'; a number above 0"),
+        (GOOD + "8," + "9" * 5000 + "\n", "line 12: steps is '99999999999999999999…9999999999'; a number above 0"),
+        (GOOD + "8," + "x" * 5000 + "\n", "line 12: steps is 'xxxxxxxxxxxxxxxxxxxx…xxxxxxxxxx', not a number"),
+        ("x" * 5000 + ",steps\n1,2\n", "no column batch_size, found 'xxxxxxxxxxxxxxxxxxxx…xxxxxxxxxx', 'steps'"),
         (GOOD + "0x10,12\n", "line 12: batch_size is '0x10', not a number"),
         (GOOD + "8,\n", "line 12: steps is empty"),
         (GOOD + '"1,024",99\n', "line 12: batch_size is '1,024'; numbers must have no thousands separators"),
+        (GOOD + '8,"1,000.5"\n', "line 12: steps is '1,000.5'; numbers must have no thousands separators"),
+        (GOOD + '8,"1.000,5"\n', "line 12: steps is '1.000,5'; numbers must have no thousands separators"),
+        (GOOD + '8,"1,00,000"\n', "line 12: steps is '1,00,000'; numbers must have no thousands separators"),
         (GOOD + "1,024,99\n", "line 12: 3 cells, but the header has 2; numbers must have no thousands separators"),
         (GOOD + "1_024,99\n", "line 12: batch_size is '1_024'; numbers must have no thousands separators"),
         (GOOD + '1024,"1.024.000"\n', "line 12: steps is '1.024.000'; numbers must have no thousands separators"),
+        (GOOD + "8,1000,5\n", "line 12: 3 cells, but the header has 2; numbers must have no thousands separators and"),
+        ("batch_size,steps\n4,12.000\n8,6.500\n16,4.200\n", "line 2: steps is '12.000', with a point that may mean"),
+        ("batch_size,steps\n512,9\n1.024,8\n", "line 3: batch_size is '1.024'"),
+        ('batch_size,steps\n4,"100\n8,60\n16,40\n32,30\n', 'line 2: a quote (") opens here and is never closed'),
+        ('batch_size,steps,note\n4,9,\n8,6,"x\n9,4,\n', 'line 3: a quote (") opens here and is never closed'),
+        ('batch_size,steps\n4,"10\n8,"6"\n', "line 2: ',' expected after '\"'; check its quotes"),
+        ('batch_size,steps,note\n4,9,"x\ny"\n8,"6\nx",\n', "line 4: steps is '6\\nx', not a number"),
+        (",\n,\n", "runs.csv: the file is empty"),
         (GOOD + "\n\n8\n", "line 14: 1 cells, but the header has 2"),
         (GOOD + "\u0661\u0662,99\n", "line 12: batch_size is '\u0661\u0662', not a number"),
         ("batch_size,steps\n" + "64,100\n" * 5, "every row has batch size 64; a fit needs at least 4 different ones"),
@@ -122,6 +190,27 @@ def test_a_bad_csv_gets_one_line_with_the_place_and_the_reason(write, capsys, co
     assert captured.err.startswith("noisescale: runs.csv")
     assert words in captured.err
     assert not list(Path().glob("*.png"))
+
+
+@pytest.mark.parametrize(("cell", "ways"), [("12.000", "12000 or 12.0"), ("6.543", "6543 or 6.5430")])
+def test_a_point_before_three_digits_is_refused_with_both_ways_out_and_both_work(write, capsys, cell, ways):
+    runs = "batch_size,steps\n4,{}\n8,900\n16,3.100\n32,2.800\n"
+    write(runs.format(cell))
+    assert main(["fit", "runs.csv", "--no-plot"]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"line 2: steps is '{cell}', with a point that may mean thousands or decimals; write {ways}\n"
+    )
+    thousands, decimals = ways.split(" or ")
+    write(runs.format(thousands).replace("3.100", "3100").replace("2.800", "2800"))
+    assert read_runs(Path("runs.csv"))[""].steps[0] == float(thousands)
+    write(runs.format(decimals))
+    assert read_runs(Path("runs.csv"))[""].steps[0] == float(cell)
+
+
+@pytest.mark.parametrize("cells", [("0.125", "1.000"), ("900.5", "1.000"), ("1234.567", "1.000"), (".5", "1.000")])
+def test_a_point_that_can_only_be_decimal_settles_its_column(write, cells):
+    write("batch_size,steps\n" + "".join(f"{4 * (k + 1)},{cell}\n" for k, cell in enumerate(cells)))
+    assert read_runs(Path("runs.csv"))[""].steps == [float(cell) for cell in cells]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +282,12 @@ def test_advise_from_runs_that_determine_nothing_says_so(write, capsys):
     ("arguments", "words"),
     [
         (["--b-crit", "1", "2", "--step", "1:1", "2:1"], "--b-crit takes one number, or three"),
+        (
+            ["--b-crit", "2,000", "--step", "1:1", "2:1"],
+            "--b-crit: '2,000' is not a number; write it without thousands",
+        ),
+        (["--b-crit", "5", "--devices", "x", "--step", "1:1"], "--devices: 'x' is not a number"),
+        (["--b-crit", "5"], "arguments are required: --step; see noisescale advise --help"),
         (["--b-crit", "-5", "--step", "1:1", "2:1"], "B_crit must be a positive number"),
         (["--b-crit", "5", "--step", "1:1"], "two batch sizes or more"),
         (["--b-crit", "5", "--step", "1:1", "x:2"], "--step 'x:2'"),
@@ -209,10 +304,19 @@ def test_bad_arguments_of_advise_get_one_line(write, capsys, arguments, words):
     assert error.count("\n") == 1
 
 
+def test_as_a_module(write, capsys, monkeypatch):
+    write(GOOD)
+    monkeypatch.setattr(sys, "argv", ["noisescale", "fit", "runs.csv", "--no-plot"])
+    with pytest.raises(SystemExit) as exit_:
+        runpy.run_module("noisescale", run_name="__main__")
+    assert exit_.value.code == 0
+    assert "60.0" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_as_a_process_with_an_ascii_terminal(write):
     write(GOOD)
-    command = [sys.executable, "-m", "noisescale.cli", "fit", "runs.csv", "--no-plot"]
+    command = [sys.executable, "-m", "noisescale", "fit", "runs.csv", "--no-plot"]
     done = subprocess.run(
         command,
         capture_output=True,
