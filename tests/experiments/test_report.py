@@ -3,17 +3,23 @@
 import json
 import re
 import shutil
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from PIL import Image
 from synthetic_tables import Planted, plant, save
 
 from experiments.analyse import analyse
 from experiments.comparison import beside_paper, words
 from experiments.errors import UserError
+from experiments.figures.style import COLOURS
 from experiments.figures.style import save as save_figure
 from experiments.ground_truth import Truth, truths
 from experiments.page import to_html
@@ -227,13 +233,31 @@ def test_missing_pieces_have_one_line_errors(results, tmp_path):
 
 
 def test_html_keeps_a_value_and_its_interval_together(tmp_path):
-    html = to_html("| a | b |\n| --- | --- |\n| x | 39 [25, 60] |\n", "t", tmp_path)
-    assert "39\u00a0[25,\u00a060]" in html and '<div class="scroll"><table>' in html
+    html = to_html("at 39 [25, 60]\n\n| a | b |\n| --- | --- |\n| x | 39 [25, 60] |\n", "t", tmp_path)
+    assert "<p>at 39\u00a0[25,\u00a060]</p>" in html
+    assert "<td>39 [25,\u00a060]</td>" in html, "in a narrow cell the interval stands below its value"
 
 
-def test_pictures_are_embedded(tmp_path):
-    from matplotlib.figure import Figure
+def test_what_may_be_too_wide_for_a_phone_scrolls_by_itself(tmp_path):
+    for name, inches in (("wide", 7), ("narrow", 3.4)):
+        save_figure(Figure(figsize=(inches, 1)), tmp_path / name)
+    text = "an interval in a sentence that goes on for a while"
+    html = to_html(f"| a |\n| --- |\n| {text} |\n\n![A](wide.png)\n\n![B](narrow.png)\n", "t", tmp_path)
+    assert '<div class="scroll"><table>' in html and f'<td class="long">{text}</td>' in html
+    assert '<div class="wide scroll" style="--inches: 7"><img src="data:image/png;base64,iVBOR' in html
+    assert '<div class="narrow" style="--inches: 3.4"><img src="data:image/png;base64,iVBOR' in html
+    assert 'alt="A"' in html and 'alt="B"' in html
 
-    save_figure(Figure(figsize=(1, 1)), tmp_path / "figures" / "x")
-    html = to_html("![caption](figures/x.png)", "t", tmp_path)
-    assert 'width="130"' in html and 'src="data:image/png;base64,iVBOR' in html and 'alt="caption"' in html
+
+def test_the_colours_of_the_style_survive_embedding(tmp_path):
+    """Among as many shades as make room for few: each colour stays itself, and everything stays close to itself."""
+    colours = [tuple(round(255 * v) for v in to_rgb(colour)) for colour in COLOURS]
+    shades = [tuple(round(255 * v) for v in colormaps["viridis"](at)[:3]) for at in np.linspace(0, 1, 256)]
+    pale = [tuple((255 + v) // 2 for v in colour) for colour in colours]
+    picture = np.repeat([[*colours, *pale, *shades]], 4, axis=0).astype(np.uint8)
+    Image.fromarray(picture).save(tmp_path / "x.png")
+    (data,) = re.findall(r"data:image/png;base64,([^\"]+)", to_html("![x](x.png)", "t", tmp_path))
+    shown = np.asarray(Image.open(BytesIO(b64decode(data))).convert("RGB"))
+    assert shown.shape == picture.shape
+    assert [tuple(pixel) for pixel in shown[0, : len(colours)]] == colours
+    assert np.abs(shown.astype(int) - picture).max() < 32
