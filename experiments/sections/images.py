@@ -104,8 +104,8 @@ def _ended(found: pd.DataFrame) -> str:
     return (
         f"A factor of {CUT_FACTOR}, as B_simple ∝ 1/T would have it, lies within the interval in {whole} of "
         f"{len(factors)} cases. The branches don't end at equal progress: the metric is {spans['none']} uncut and "
-        f"{cut} cut, and B_simple changes along a run too, so not all of the change, or of what is missing in it, need be the "
-        "temperature's."
+        f"{cut} cut, and B_simple changes along a run too, so not all of the change, or of what is missing in it, need "
+        "be the temperature's."
     )
 
 
