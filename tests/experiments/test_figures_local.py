@@ -95,7 +95,7 @@ def test_figure_16_puts_what_was_reached_over_the_front_and_in_its_units(adapted
     units = next(line for line in right.lines if line.get_marker() == "*")
     assert (units.get_xdata()[0], units.get_ydata()[0]) == (pytest.approx(2), pytest.approx(1))
     said = "\n".join(images.adaptive(adapted))
-    assert "in 1 of 1 cases. In the geometric mean 0.500 times as many (fewer)" in said
+    assert "in 1 of 1 cases. In the geometric mean 0.5000 times as many (fewer)" in said
 
 
 def test_figure_18_shows_every_lag_and_what_adam_averages_over(adapted):
