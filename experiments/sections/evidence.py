@@ -152,10 +152,10 @@ def one_sweep(sweep: SweepResult) -> list[str]:
     rows = [
         [
             f"{fit.goal:g}",
-            *(with_interval(e) for e in (fit.s_min, fit.e_min)),
-            b_crit(fit),
-            *(with_interval(e) for e in (fit.b_simple, fit.b_simple_avg, fit.b_noise_avg, fit.ratio)),
             fit.verdict,
+            with_interval(fit.ratio),
+            b_crit(fit),
+            *(with_interval(e) for e in (fit.b_simple_avg, fit.b_simple, fit.b_noise_avg, fit.s_min, fit.e_min)),
             fit.remark,
         ]
         for fit in sweep.fits
@@ -163,14 +163,14 @@ def one_sweep(sweep: SweepResult) -> list[str]:
     unit = f"({sweep.unit}s)"
     header = [
         f"goal ({metric(sweep)})",
+        "verdict",
+        "ratio",
+        f"B_crit {unit}",
+        f"B_simple averaged {unit}",
+        f"at the goal {unit}",
+        f"B_noise averaged {unit}",
         "S_min (steps)",
         f"E_min {unit}",
-        f"B_crit {unit}",
-        f"B_simple at goal {unit}",
-        f"averaged {unit}",
-        f"B_noise averaged {unit}",
-        "ratio",
-        "verdict",
         "remark",
     ]
     captions = {
