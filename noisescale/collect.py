@@ -8,24 +8,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from noisescale import sharded
 from noisescale.columns import Columns
 from noisescale.ddp import CommHook, mean_over_ranks, measured
 from noisescale.ghost import GhostNorms
+from noisescale.guard import NO_GRADIENT, ONE_PART, TWO_BACKWARDS, Guard
 from noisescale.parts import Layout, StepSums, weights_of
 from noisescale.precondition import inverse_roots
 from noisescale.sheet import Sheet, write_norm
-
-ONE_PART = "only one part: no two gradients to compare"
-NO_GRADIENT = "no gradient"
-UNHOOKED = "a parameter began to train in the middle of a step"
-TWO_BACKWARDS = "two backward passes reached one parameter within one part"
-REDUCED_TWICE = "gradients were reduced more than once: accumulate under no_sync"
-CHANGED_BETWEEN = "gradients were cleared or changed between two parts of one step"
-STEPPED_BETWEEN = "weights changed between two parts of one step"
-NOT_CLEARED = "the gradients of the step before were still there: zero_grad() is missing"
+from noisescale.wrappers import bare, find_ddp, refuse_unknown_ranks
 
 
 class Collector:
@@ -39,27 +31,30 @@ class Collector:
         optimizer: torch.optim.Optimizer | None,
         group: dist.ProcessGroup | None,
     ) -> None:
+        sharded.refuse_fsdp1(model)
         self.sharded = sharded.is_sharded(model)
         if optimizer is not None and self.sharded:
             raise ValueError("precondition needs whole parameters: under fully_shard each rank holds a part of √v")
-        self._averaged_by_user = group is not None and not isinstance(model, DistributedDataParallel)
-        if isinstance(model, DistributedDataParallel) and group is None:
-            group = model.process_group
+        self._ddp = find_ddp(model)
+        if self._ddp is not None and group is None:
+            group = self._ddp.process_group
         self.group = group
         self.ranks = dist.get_world_size(group) if group is not None or self.sharded else 1
+        self._alone = group is None and not self.sharded
+        self._averaged_by_user = self.ranks > 1 and self._ddp is None and not self.sharded
         self._model, self._columns, self._optimizer = model, columns, optimizer
         self._index = {name: i for i, name in enumerate(columns.parameters)}
         self._parameters = list(columns.parameters.values())
+        self._guard = Guard(self._parameters, self.ranks, self.sharded)
         self.kinds = 1 if optimizer is None else 2
         self._sheet = self._new_sheet()
-        self._from_buckets = False
         self._ghost: GhostNorms | None = None
         self._hooked = [False] * len(self._parameters)
         self._closed = self._complete = False
         self._handles: list[Any] = []
         self.start(True)
         if self.sharded:
-            self._handles += sharded.hook_unsharded(model, columns.canonical, self._hook)
+            self._handles += sharded.hook_unsharded(bare(model), columns.canonical, self._hook)
             self._hooked = [True] * len(self._parameters)
 
     @property
@@ -73,17 +68,12 @@ class Collector:
         self._counts: list[int] = []
         self._examples: list[float] = []
         self._weights: list[float | None] = []
-        self._problem = ""
-        self._at = 0  # how often the weights had been written to when the last part was closed
-        self._touched = False  # since the last part was closed
-        self._last = [-1] * len(self._parameters)  # part in which each parameter was seen
-        self._closing: list[tuple[int, int] | None] = []
         self._inverse: dict[int, Tensor] = {}
         if self._ghost is not None:
             self._ghost.on = on
         if not on:
             return
-        self._left = self._versions()
+        self._guard.start()
         self._row: list[tuple[Tensor, ...]] = []
         if not self.sharded:
             for name, i in self._index.items():
@@ -92,32 +82,36 @@ class Collector:
                     self._hooked[i] = True
 
     def close_part(self, examples: float, weight: float | None) -> None:
-        """The backward pass of `examples` examples has ended. Raises ValueError where nothing is watched any more."""
+        """The backward pass of `examples` examples has ended.
+
+        Raises:
+            ValueError: nothing is watched any more, or other ranks exist of which nothing is known.
+        """
         if self._closed:
             raise ValueError(
                 "close(), probe() and per_example() take the tracker off the backward pass: "
                 "use another NoiseTracker for micro_batch()"
             )
+        if self._alone:
+            refuse_unknown_ranks()
         if not self._on:
             return
         self._examples.append(examples)
         self._weights.append(weight)
-        self._closing = self._versions()
-        weights = 0 if self.sharded else sum(p._version for p in self._parameters)
-        if len(self._examples) > 1 and weights != self._at:
-            self._problem = STEPPED_BETWEEN
-        self._at = weights
-        if self._from_buckets:
+        if self._guard.buckets:
+            self._guard.close()
             return
         count, row = 1, self._row or self._open()
         if self._ghost is not None:
             count = round(examples)
-            for name, of_examples in self._ghost.take(count).items():
+            norms = self._ghost.take(count)
+            for name, of_examples in norms.items():
                 torch.sqrt(of_examples.sum(), out=row[0][self._index[name]])
+            self._guard.seen(self._index[name] for name in norms)
             if self._ghost.twice:
-                self._problem, self._ghost.twice = TWO_BACKWARDS, False
+                self._guard.problem, self._ghost.twice = TWO_BACKWARDS, False
+        self._guard.close()
         self._counts.append(count)
-        self._touched = False
         self._part += 1
         self._row = []
 
@@ -127,30 +121,28 @@ class Collector:
         Raises:
             ValueError: a backward pass after the last part, or gradients changed since.
         """
-        if self._touched and not (self._from_buckets and self._examples):
+        if self._guard.touched:
             raise ValueError("a backward pass after the last micro_batch(): call micro_batch() after each one")
-        count = len(self._examples) if self._from_buckets else sum(self._counts)
-        versions = self._versions()
-        if self._closing and not (unscaled or self._averaged_by_user) and versions != self._closing:
+        if not (unscaled or self._averaged_by_user or self._guard.unchanged()):
             raise ValueError(
                 "gradients changed between the last micro_batch() and step(): call step() before clipping, zero_grad() "
                 "and scaler.unscale_(), or step(scaler, unscaled=True) after unscale_()"
             )
         self._check_complete()
-        if all(version is None for version in versions):
-            return NO_GRADIENT
-        if any(version is not None and not hooked for version, hooked in zip(versions, self._hooked, strict=True)):
-            return UNHOOKED
-        if count < (2 if self.ranks == 1 else 1):
+        buckets = self._guard.buckets
+        used = self._guard.used(self._hooked)
+        if not any(used):
+            return self._guard.problem or NO_GRADIENT
+        if (len(self._examples) if buckets else sum(self._counts)) < (2 if self.ranks == 1 else 1):
             return ONE_PART
-        if self._problem:
-            return self._problem
-        if not self._row and self._from_buckets:
+        if self._guard.problem:
+            return self._guard.problem
+        if not self._row and buckets:
             self._open()
-        parts = 1 if self._from_buckets else self._part
+        parts = 1 if buckets else self._part
         row = self._sheet.open(parts)
         for i, p in enumerate(self._parameters):
-            if p.grad is not None:
+            if p.grad is not None and used[i]:
                 if self.sharded:
                     row[0][i].copy_(sharded.norm_of_shard(p.grad))
                 else:
@@ -159,7 +151,7 @@ class Collector:
             tuple(self._examples),
             tuple(self._weights),
             tuple(self._counts),
-            merged=self._from_buckets,
+            merged=buckets,
             scaled=scaler is not None,
             mean_scaled=not unscaled,
         )
@@ -189,29 +181,29 @@ class Collector:
 
     def use_ddp_hook(self, hook: CommHook | None, state: Any) -> None:
         """Look at DDP's buckets instead of at parameters."""
-        model = self._model
-        if not isinstance(model, DistributedDataParallel) or self.ranks == 1:
-            found = f"{type(model).__name__} on {self.ranks}"
+        if self._ddp is None or self.ranks == 1:
+            found = f"{type(self._model).__name__} on {self.ranks}"
             raise ValueError(f"the hook compares ranks: it needs DDP on 2 or more, got {found}")
         self.close()
         self._closed = False
-        self._from_buckets = True
+        self._guard.buckets = True
         indices = {id(p): i for i, p in enumerate(self._parameters)}
 
         def see(parameter: Tensor, gradient: Tensor) -> None:
-            self._see(indices[id(parameter)], gradient, REDUCED_TWICE)
+            self._see(indices[id(parameter)], gradient)
 
-        model.register_comm_hook(self.group if hook is None else state, measured(see, hook or mean_over_ranks))
+        self._ddp.register_comm_hook(self.group if hook is None else state, measured(see, hook or mean_over_ranks))
 
     def use_example_hooks(self) -> None:
         """Look at every example in the layers instead of at parameters."""
         if self._optimizer is not None:
             raise ValueError("precondition and example hooks exclude each other: norms alone can't be divided by √v")
-        if self.sharded or hasattr(self._model, "_orig_mod"):
+        wrapped = [self._model] if self._ddp is None else [self._model, self._ddp.module]
+        if self.sharded or any(hasattr(model, "_orig_mod") for model in wrapped):
             raise ValueError("example hooks need a model that is neither compiled nor fully_shard-ed")
         self.close()
         self._closed = False
-        self._ghost = GhostNorms(self._model, self._columns.canonical)
+        self._ghost = GhostNorms(bare(self._model), self._columns.canonical, self._guard.begin)
         self._handles += self._ghost.handles
 
     def close(self) -> None:
@@ -226,6 +218,8 @@ class Collector:
         """The row of the part that begins; the model may have been moved since the tracker was made."""
         if self._part == 0 and (self._parameters[0].device, self._parameters[0].dtype) != self._made_for:
             self._sheet = self._new_sheet()
+        if self.ranks > 1 and self._ghost is None:
+            self._guard.begin()
         self._row = self._sheet.open(self._part)
         return self._row
 
@@ -239,27 +233,15 @@ class Collector:
         dtype = torch.float64 if wide else torch.float32
         return Sheet(self.kinds, len(self._parameters), devices.pop(), dtype)
 
-    def _versions(self) -> list[tuple[int, int] | None]:
-        return [_version(p) for p in self._parameters]
-
     def _hook(self, name: str, parameter: Tensor) -> Any:
         index = self._index[name]
-        return parameter.register_hook(lambda gradient: self._see(index, gradient, TWO_BACKWARDS))
+        return parameter.register_hook(lambda gradient: self._see(index, gradient))
 
-    def _see(self, index: int, gradient: Tensor, twice: str) -> None:
+    def _see(self, index: int, gradient: Tensor) -> None:
         if self._on:
-            if self._last[index] == self._part:
-                self._problem = twice
-            elif not self._from_buckets:
-                now = _version(self._parameters[index])
-                if self._part and now != self._closing[index]:
-                    self._problem = CHANGED_BETWEEN
-                elif not self._part and now is not None and now == self._left[index]:
-                    self._problem = NOT_CLEARED
-            self._last[index] = self._part
-            self._touched = True
-            gradient = gradient.detach() if gradient.requires_grad else gradient
-            self._write(index, gradient, self._row or self._open())
+            row = self._row or self._open()
+            self._guard.see(index)
+            self._write(index, gradient.detach() if gradient.requires_grad else gradient, row)
 
     def _write(self, index: int, gradient: Tensor, row: list[tuple[Tensor, ...]]) -> None:
         write_norm(gradient, row[0][index])
@@ -269,8 +251,3 @@ class Collector:
             inverse = self._inverse.get(id(self._parameters[index]))
             if inverse is not None:
                 write_norm(gradient * inverse, row[1][index])
-
-
-def _version(parameter: nn.Parameter) -> tuple[int, int] | None:
-    """Which tensor the gradient is, and how often it has been written to."""
-    return None if parameter.grad is None else (id(parameter.grad), parameter.grad._version)

@@ -9,31 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from noisescale.precondition import PRECONDITIONED
+from noisescale.wrappers import bare
 
 TOTAL = "total"
-WRAPPERS = ("module.", "_orig_mod.")
 
 Groups = Literal["layer"] | Callable[[str], str | None] | None
-
-
-def plain_name(name: str) -> str:
-    """A parameter's name without what DDP and `torch.compile` put in front of it."""
-    while name.startswith(WRAPPERS):
-        name = name.split(".", 1)[1]
-    return name
 
 
 class Columns:
     r"""The model's parameters in order, and the matrix that sums their squared norms into a total and groups.
 
-    A parameter used in several places is one parameter. `groups` is None for the total alone, "layer" for one group a
-    module that owns parameters, or a function from a parameter's name to its group's name (None: in no group).
+    A parameter used in several places is one parameter; names are those inside DDP and `torch.compile`. `groups` is
+    None for the total alone, "layer" for one group a module that owns parameters, or a function from a parameter's name
+    to its group's name (None: in no group).
     """
 
     def __init__(self, model: nn.Module, groups: Groups) -> None:
-        self.parameters: dict[str, nn.Parameter] = {plain_name(n): p for n, p in model.named_parameters()}
+        model = bare(model)
+        self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         canonical = {id(p): name for name, p in self.parameters.items()}
-        self.canonical = {plain_name(n): canonical[id(p)] for n, p in model.named_parameters(remove_duplicate=False)}
+        self.canonical = {n: canonical[id(p)] for n, p in model.named_parameters(remove_duplicate=False)}
         if not self.parameters:
             raise ValueError("the model has no parameters to measure")
         group_of = _group_of(groups)

@@ -3,14 +3,13 @@ r"""Per-example norms from the training pass itself: hooks keep each layer's inp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from noisescale.columns import plain_name
 from noisescale.layers import RULES
 from noisescale.recurrent import Record, lstm, refusal
 from noisescale.sheet import HALF
@@ -27,12 +26,13 @@ class GhostNorms:
     Args:
         model: examples come first in every layer's input.
         canonical: any name of a parameter → the one it is measured under.
+        begin: called when a backward pass begins, before it adds to any gradient.
 
     Raises:
         ValueError: layers it doesn't know, by name.
     """
 
-    def __init__(self, model: nn.Module, canonical: Mapping[str, str]) -> None:
+    def __init__(self, model: nn.Module, canonical: Mapping[str, str], begin: Callable[[], None]) -> None:
         self._names: dict[nn.Module, dict[str, str]] = {}
         unknown = []
         for prefix, module in model.named_modules():
@@ -46,13 +46,14 @@ class GhostNorms:
                     unknown.append(f"{prefix} ({kind} with {reason})")
             elif type(module) not in RULES:
                 unknown.append(f"{prefix or 'the model itself'} ({kind}: {', '.join(owned)})")
-            self._names[module] = {n: canonical[plain_name(f"{prefix}.{n}".lstrip("."))] for n in owned}
+            self._names[module] = {n: canonical[f"{prefix}.{n}".lstrip(".")] for n in owned}
         if unknown:
             raise ValueError(
                 f"no rule for the per-example gradients of {'; '.join(unknown)}: "
                 "measure with per_example(), which takes any layer, or compare micro-batches"
             )
         self.on = True
+        self._begin, self._begun = begin, False
         self.batch = 0
         self.twice = False  # whether two backward passes reached a parameter since the last `take`
         self._calls: Counter[str] = Counter()
@@ -67,7 +68,7 @@ class GhostNorms:
             self.handles.append(module.register_forward_hook(see, with_kwargs=True))
         for name, p in model.named_parameters():
             if p.requires_grad:
-                known = canonical[plain_name(name)]
+                known = canonical[name]
                 self.handles.append(p.register_hook(lambda g, known=known: self._compare(known, g)))
 
     @torch.no_grad()
@@ -80,6 +81,7 @@ class GhostNorms:
         uses, norms = self._uses, self._norms
         self._uses, self._norms, self._records = {}, {}, []
         self._calls.clear()
+        self._begun = False
         norms |= {name: sq_norms(found) for name, found in uses.items()}
         for name, rows in norms.items():
             if len(rows) != examples:
@@ -125,8 +127,14 @@ class GhostNorms:
         (output if wide is None else wide).register_hook(lambda g: self._use(module, x, g))
         return wide
 
+    def _opened(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._begin()
+
     @torch.no_grad()
     def _use(self, module: nn.Module, x: Tensor, g: Tensor) -> None:
+        self._opened()
         if g.dtype in HALF:
             g = g.float()
         if x.dtype in HALF:
@@ -154,6 +162,11 @@ class GhostNorms:
         gradients: list[Tensor | None] = [None, None, None]
         start = None if state is None else tuple(t.detach() for t in state)
         self._records.append((module, Record(x.detach(), start, output[0].detach(), gradients)))
+
+        def keep(i: int, g: Tensor) -> None:
+            self._opened()
+            gradients[i] = g
+
         for i, part in enumerate((output[0], *output[1])):
             if part.requires_grad:
-                part.register_hook(lambda g, i=i: gradients.__setitem__(i, g))
+                part.register_hook(lambda g, i=i: keep(i, g))

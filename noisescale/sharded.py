@@ -20,6 +20,16 @@ def is_sharded(model: nn.Module) -> bool:
     return any(isinstance(p, DTensor) for p in model.parameters())
 
 
+def refuse_fsdp1(model: nn.Module) -> None:
+    """Raises ValueError where `FullyShardedDataParallel` is found: its flat parameters hide the gradients."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        raise ValueError("FullyShardedDataParallel (FSDP1) can't be measured: shard with fully_shard (FSDP2) instead")
+
+
 def hook_unsharded(model: nn.Module, canonical: dict[str, str], hook: Callable[[str, Tensor], Any]) -> list[Any]:
     """Hook each whole parameter when its module is first called, which is when `fully_shard` has gathered it."""
     seen: set[int] = set()

@@ -12,16 +12,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from noisescale.average import BLOCK, MomentAverage, NoiseScale
-from noisescale.collect import ONE_PART, Collector
+from noisescale.collect import Collector
 from noisescale.columns import TOTAL, Columns, Groups
 from noisescale.ddp import CommHook
 from noisescale.estimators import gradient_moments
+from noisescale.guard import ONE_PART
 from noisescale.parts import Layout, Reduction, StepSums
 from noisescale.per_example import Loss, Measured, leading, part_sq_norms, per_example_sq_norms, split
 from noisescale.precondition import PRECONDITIONED
+from noisescale.wrappers import bare
 
 TOGETHER = 8  # steps whose sums go round the ranks together
 
@@ -271,13 +272,11 @@ class NoiseTracker:
         if self._due() and leading(batch) < 2:
             self.skipped[ONE_PART] += 1
         elif self._due():
-            bare = self.model
-            while hasattr(bare, "_orig_mod") or isinstance(bare, DistributedDataParallel):
-                bare = bare.module if isinstance(bare, DistributedDataParallel) else bare._orig_mod
-            found = measure(bare)
+            found = measure(bare(self.model))
             none = torch.zeros(len(found.sizes), dtype=torch.float64, device=self._collector.device)
-            squares = torch.stack([found.sq_norms.get(n, none) for n in self.columns.parameters], -1)
-            means = torch.stack([found.mean_sq_norm.get(n, none[0]) for n in self.columns.parameters])
+            frozen = {n for n, p in self.columns.parameters.items() if not p.requires_grad}
+            squares = torch.stack([none if n in frozen else found.sq_norms[n] for n in self.columns.parameters], -1)
+            means = torch.stack([none[0] if n in frozen else found.mean_sq_norm[n] for n in self.columns.parameters])
             moments = gradient_moments(self.columns.sum(squares).T, found.sizes, self.columns.sum(means))
             self._collect()
             self._averages[""].update(*moments, float(sum(found.sizes)))

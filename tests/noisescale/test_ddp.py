@@ -7,6 +7,7 @@ import torch
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.nn.parallel import DistributedDataParallel as DDP
 from zoo import build, data, exact_gradients, flat, loss, sq_norms
 
@@ -69,7 +70,7 @@ def test_ranks_agree_with_one_process(world):
 
 
 def measure_all(rank, world):
-    cases = [("transformer", False), ("tied", True), ("resnet", True)]
+    cases = [("transformer", False), ("tied", True), ("resnet", True), ("mlp", False), ("cnn", True), ("lstm", True)]
     found = {(name, hook): measure(rank, world, name, hook, views) for name, views in cases for hook in (False, True)}
     for name, result in found.items():
         everywhere = [None] * world
@@ -185,7 +186,7 @@ def trouble(rank, world):
     if rank == 0:  # a rank that forgot its micro_batch takes part all the same, and the step is dropped everywhere
         tracker.micro_batch(12)
     else:
-        tracker._collector._touched = False
+        tracker._collector._guard.touched = False
     tracker.step()
     skipped["missing"] = tracker.estimate().dropped
     return skipped
@@ -215,7 +216,7 @@ def many(rank, world):
                 (loss(model, piece) * len(piece[0]) / 6).backward()
             tracker.micro_batch(len(piece[0]), len(piece[0]) / 6)
         if rank == 1 and step == 70:
-            tracker._collector._problem = "made up"
+            tracker._collector._guard.problem = "made up"
         tracker.step()
         found.append(gradient_moments(*parts_of_step(step)))
         model.zero_grad()
@@ -241,3 +242,59 @@ def test_steps_that_go_round_the_ranks_together():
     assert first[0] == pytest.approx(first[1], rel=1e-9)
     assert (first[2], first[3]) == (pytest.approx(79), 1)
     assert (first[4], second[4]) == ({}, {"made up": 1})
+
+
+class Holder(nn.Module):
+    def __init__(self, inner, beside=False):
+        super().__init__()
+        self.inner = inner
+        if beside:
+            self.beside = nn.Linear(2, 2).double()
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def wrapped(rank, world):
+    found, alone = {}, [torch.distributed.new_group([r]) for r in range(world)][rank]
+    ddp = DDP(build("mlp"))
+    cases = {
+        "compiled": torch.compile(ddp, backend="aot_eager"),
+        "compiled inside": DDP(torch.compile(build("mlp"), backend="aot_eager")),
+        "inside a module": Holder(DDP(build("mlp"))),
+    }
+    for name, model in cases.items():
+        tracker = NoiseTracker(model, groups="layer")
+        for i, piece in enumerate(pieces("mlp", world, rank)):
+            model.zero_grad(set_to_none=i == 0)
+            loss(model, piece).backward()
+            tracker.micro_batch(len(piece[0]))
+            if i == 0:
+                tracker.step()
+        found[name] = tracker.estimate().grad_sq_norm, tracker.estimate().trace_cov, list(tracker.estimates())
+    for name, model in (("module", ddp.module), ("outside", Holder(DDP(build("mlp")), beside=True))):
+        try:
+            loss(model, pieces("mlp", world, rank)[0]).backward()
+            NoiseTracker(model).micro_batch(3)
+        except ValueError as error:
+            found[name] = str(error)
+    NoiseTracker(ddp.module, process_group=alone).micro_batch(3)
+    try:
+        NoiseTracker(FSDP(build("mlp"), device_id=torch.device("cpu"), use_orig_params=True))
+    except ValueError as error:
+        found["fsdp1"] = str(error)
+    return found
+
+
+def test_ddp_is_found_wherever_it_is_and_other_ranks_are_never_overlooked():
+    found = on_ranks(2, wrapped)[0]
+    sizes = [SIZES[2][0][0], SIZES[2][1][0]]
+    rows = flat(exact_gradients(build("mlp"), data("mlp")))
+    parts = torch.stack([rows[:3].mean(0), rows[6:10].mean(0)])
+    moments = gradient_moments(sq_norms(parts), sizes, sq_norms(parts.mean(0)), weights=[1.0, 1.0])
+    for name in ("compiled", "compiled inside", "inside a module"):
+        assert found[name][:2] == pytest.approx((float(moments.grad_sq_norm), float(moments.trace_cov)), rel=1e-9), name
+    assert found["compiled"][2] == found["compiled inside"][2] == ["total", "1", "3"]
+    assert "runs on 2 ranks, but neither DDP nor fully_shard is found" in found["module"]
+    assert found["outside"].startswith("beside.weight, beside.bias: outside the model's DDP")
+    assert "FSDP1" in found["fsdp1"]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from ranks import on_ranks
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from zoo import build, data, exact_gradients, flat, loss, sq_norms
@@ -41,7 +42,7 @@ def measure_all(rank, world):
         meshes["hsdp"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     found = {}
     for kind, mesh in meshes.items():
-        for name in ("transformer", "tied", "resnet"):
+        for name in ("transformer", "tied", "resnet", "mlp", "cnn", "lstm"):
             found[kind, name] = measure(rank, world, name, mesh, sync_every_time=name != "resnet")
     model = sharded("mlp", meshes["fsdp"])
     with pytest.raises(ValueError, match="precondition needs whole parameters"):
@@ -88,3 +89,35 @@ def train_both(rank, world):
 def test_training_is_the_same_bit_for_bit():
     with_tracker, without = on_ranks(2, train_both)[0]
     assert all(torch.equal(a, b) for a, b in zip(with_tracker, without, strict=True))
+
+
+class Holder(nn.Module):
+    """A user's own `module`, which isn't DDP's."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = build("mlp")
+
+    def forward(self, x):
+        return self.module(x)
+
+
+def wrapped(rank, world):
+    mesh = init_device_mesh("cpu", (world,))
+    inputs, labels = data("mlp", 16)
+    piece = inputs[8 * rank : 8 * rank + 8], labels[8 * rank : 8 * rank + 8]
+    found = []
+    for model in (torch.compile(sharded("mlp", mesh), backend="aot_eager"), fully_shard(Holder(), mesh=mesh)):
+        tracker = NoiseTracker(model)
+        loss(model, piece).backward()
+        tracker.micro_batch(8)
+        tracker.step()
+        found.append((tracker.estimate().grad_sq_norm, tracker.estimate().trace_cov))
+    return found
+
+
+def test_compiled_and_with_a_submodule_called_module():
+    parts = flat(exact_gradients(build("mlp"), data("mlp", 16))).unflatten(0, (2, 8)).mean(1)
+    moments = gradient_moments(sq_norms(parts), [8, 8], sq_norms(parts.mean(0)))
+    for found in on_ranks(2, wrapped)[0]:
+        assert found == pytest.approx((float(moments.grad_sq_norm), float(moments.trace_cov)), rel=1e-9)

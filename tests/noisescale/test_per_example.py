@@ -338,3 +338,24 @@ def test_hooks_exclude_what_they_cannot_do():
         NoiseTracker(torch.compile(model, backend="eager")).use_example_hooks()
     with pytest.raises(ValueError, match="leading dimensions"):
         NoiseTracker(model).per_example(loss, (torch.zeros(3, 50), torch.zeros(4)))
+
+
+def test_example_hooks_want_gradients_cleared_and_leave_out_what_is_left_over():
+    model, batch = build("resnet"), data("resnet")
+    tracker = NoiseTracker(model, window=1)
+    tracker.use_example_hooks()
+    for _ in range(2):
+        loss(model, batch).backward()
+        tracker.micro_batch(BATCH)
+        tracker.step()
+    assert list(tracker.skipped) == ["the gradients of the step before were still there: zero_grad() is missing"]
+    names = [n for n, _ in model.named_parameters() if not n.startswith("stem")]
+    for n, p in model.named_parameters():
+        if n in names:
+            p.grad = None
+    model.stem.requires_grad_(False)
+    loss(model, batch).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    model.stem.requires_grad_(True)
+    assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH, names=names))

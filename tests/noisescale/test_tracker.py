@@ -442,3 +442,65 @@ def test_a_tracker_taken_off_the_backward_pass_says_so():
     model(torch.randn(4, 3)).mean().backward()
     with pytest.raises(ValueError, match="use another NoiseTracker"):
         tracker.micro_batch(4)
+
+
+@pytest.mark.parametrize("how", ["alternating", "frozen", "frozen before"])
+def test_gradients_left_over_from_an_earlier_step_are_not_this_ones(how):
+    model, batch, sizes = build("resnet"), data("resnet"), [6, 6]
+    names = [n for n, _ in model.named_parameters() if not n.startswith("stem")]
+    expected = truth(model, batch, sizes, names=names)
+    tracker = NoiseTracker(model, window=1)
+    accumulate(model, tracker, batch, sizes)
+    if how == "frozen before":
+        tracker.close()
+    for n, p in model.named_parameters():
+        if n in names:
+            p.grad = None
+    model.stem.requires_grad_(False)
+    if how == "alternating":  # every second step leaves the stem out
+        for _ in range(2):
+            model.stem.requires_grad_(True)
+            accumulate(model, tracker, batch, sizes)
+            assert "zero_grad() is missing" in str(tracker.skipped)
+            for n, p in model.named_parameters():
+                if n in names:
+                    p.grad = None
+            model.stem.requires_grad_(False)
+    if how == "frozen before":
+        tracker = NoiseTracker(model, window=1)
+    accumulate(model, tracker, batch, sizes)
+    assert_same(tracker.estimate(), expected)
+
+
+def test_two_networks_that_take_turns():
+    """As a GAN does: each optimizer clears its own gradients only, the other's stay."""
+    nets = nn.ModuleDict({"a": nn.Linear(50, 3), "b": nn.Linear(50, 3)}).double()
+    (images, labels), tracker = data("mlp"), NoiseTracker(nets, window=1)
+    batch = images.flatten(1), labels
+    for name in ("a", "b", "a", "b"):
+        nets[name].zero_grad()
+        accumulate(nets[name], tracker, batch, [6, 6])
+        assert not tracker.skipped
+        assert_same(tracker.estimate(), truth(copy.deepcopy(nets[name]), batch, [6, 6]))
+
+
+def test_a_models_own_module_is_not_ddps():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = build("mlp")
+            self.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+        def forward(self, x):
+            return self.module(x) * self.weight
+
+    model, batch = Holder(), data("mlp")
+    model.module[1].weight.requires_grad_(False)
+    names = [n for n, p in model.named_parameters() if p.requires_grad]
+    tracker, beside = NoiseTracker(model), NoiseTracker(model, groups="layer")
+    accumulate(model, tracker, batch, [6, 6])
+    beside.probe(loss, batch, parts=2)
+    model.requires_grad_(True)
+    for found in (tracker, beside):
+        assert_same(found.estimate(), truth(model, batch, [6, 6], names=names))
+    assert set(beside.estimates()) == {"total", "weight", "module.1", "module.3"}
