@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noisescale.average import NoiseScale
+from noisescale.given import BCrit, Floats, checked_times, doubt, estimate_of, is_pair
 from noisescale.pareto import Estimate, ParetoFit
 from noisescale.text import number, table, whole, with_interval
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,12 @@ class Row:
 class Advice:
     """`rows` by batch size, and what follows from them.
 
-    `name` is what `b_crit` was measured as: "B_crit", or "B_simple" in its place. `stops` is the batch size from which
-    doubling no longer pays, inf where it pays throughout. Doubling pays where it takes a larger share off the time than
-    it adds to the device-hours; with one number of devices for all batch sizes, where it makes training faster. With
-    devices in proportion to the batch it stops at B_crit.
+    `name` is what `b_crit` was measured as: "B_crit", or "B_simple" in its place; `remark` says why that isn't
+    determined, '' where it is. `stops` is the batch size from which doubling no longer pays, inf where it pays
+    throughout. Doubling pays where it takes a larger share off the time than it adds to the device-hours; with one
+    number of devices for all batch sizes, where it makes training faster. With devices in proportion to the batch it
+    stops at B_crit. Where the batch sizes given are further apart than a factor of two, a step to the next one stands
+    for doubling, and `stops` is only as exact as they are close.
     """
 
     name: str
@@ -50,13 +50,16 @@ class Advice:
     rows: tuple[Row, ...]
     stops: Estimate
     absolute: bool
+    remark: str = ""
 
     @property
     def fastest(self) -> Row:
+        """The row of least time to the goal."""
         return min(self.rows, key=lambda row: row.time.value)
 
     @property
     def cheapest(self) -> Row:
+        """The row of fewest device-hours to the goal."""
         return min(self.rows, key=lambda row: row.cost.value)
 
     def __str__(self) -> str:
@@ -76,7 +79,8 @@ class Advice:
             "cost/cheapest": [with_interval(row.cost) for row in self.rows] if len(devices) > 1 else [],
         }
         shown = {name: cells for name, cells in columns.items() if cells}
-        return "\n".join([table(list(shown), list(zip(*shown.values(), strict=True))), *self._words()])
+        doubt = [f"{self.name} {self.remark}."] if self.remark else []
+        return "\n".join([*doubt, table(list(shown), list(zip(*shown.values(), strict=True))), *self._words()])
 
     def _words(self) -> list[str]:
         fastest, cheapest, largest = self.fastest, self.cheapest, whole(self.rows[-1].batch_size)
@@ -100,15 +104,17 @@ class Advice:
                 f"Doubling pays up to the largest batch size given, {largest} (to {least} at the least {self.name}).",
             ]
         spread = "" if least == most else f" (between {least} and {most} over the interval of {self.name})"
+        after = _next(np.array([row.batch_size for row in self.rows]), self.stops.value)
+        onwards = "there" if np.isclose(after, 2 * self.stops.value) else f"there to {whole(after)}"
         return [
             first,
             f"Doubling stops paying at B = {whole(self.stops.value)}{spread}: "
-            "from there it adds a larger share to the cost than it takes off the time.",
+            f"from {onwards} it adds a larger share to the cost than it takes off the time.",
         ]
 
 
 def advise(
-    b_crit: Estimate | ParetoFit | NoiseScale | float,
+    b_crit: BCrit,
     batch_size: Sequence[float],
     step_seconds: Sequence[float],
     *,
@@ -129,18 +135,18 @@ def advise(
         are relative.
 
     Raises:
-        ValueError: numbers that are not positive and finite, fewer than two batch sizes, one twice, or a B_crit that is
-            not a positive number.
+        ValueError: numbers that are not positive and finite, fewer than two batch sizes, one twice, a B_crit that is
+            not a positive number, or a `run` that is no pair.
     """
     name = "B_simple" if isinstance(b_crit, NoiseScale) else "B_crit"
-    critical = _estimate(name, b_crit)
+    critical = estimate_of(name, b_crit)
     if isinstance(b_crit, ParetoFit) and run is None:
         # The point in the middle of the front, which the sweep pins down whatever B_crit is.
         middle = math.sqrt(b_crit.smallest * b_crit.largest)
         run = (middle, float(b_crit.steps(middle)))
-    batch, seconds, count = _checked(batch_size, step_seconds, devices)
-    if run is not None and not all(math.isfinite(x) and x > 0 for x in run):
-        raise ValueError(f"run must be a positive batch size and number of steps, got {run}")
+    batch, seconds, count = checked_times(batch_size, step_seconds, devices)
+    if run is not None and not is_pair(run):
+        raise ValueError(f"run must be a positive batch size and number of steps, such as (256, 100_000), got {run!r}")
 
     measured = np.ones(batch.size, dtype=bool)
     if np.ndim(devices) == 0:
@@ -173,50 +179,7 @@ def advise(
         for i in range(batch.size)
     )
     stops = _range(np.array([_stop(batch, t, c) for t, c in zip(time, cost, strict=True)]))
-    return Advice(name, critical, rows, stops, absolute=run is not None)
-
-
-def _estimate(name: str, b_crit: Estimate | ParetoFit | NoiseScale | float) -> Estimate:
-    if isinstance(b_crit, ParetoFit):
-        found = b_crit.b_crit
-    elif isinstance(b_crit, NoiseScale):
-        found = Estimate(b_crit.b_simple, max(b_crit.low, 0.0), b_crit.high)
-    elif isinstance(b_crit, Estimate):
-        found = b_crit
-    else:
-        found = Estimate(b_crit, b_crit, b_crit)
-    if not (math.isfinite(found.value) and found.value > 0 and 0 <= found.low <= found.value <= found.high):
-        raise ValueError(
-            f"{name} must be a positive number within its interval, got "
-            f"{found.value:g} [{found.low:g}, {found.high:g}]; measure longer, or at more batch sizes"
-        )
-    return found
-
-
-def _checked(
-    batch_size: Sequence[float], step_seconds: Sequence[float], devices: float | Sequence[float]
-) -> tuple[Floats, Floats, Floats]:
-    batch, seconds = np.asarray(batch_size, dtype=float), np.asarray(step_seconds, dtype=float)
-    count = (
-        np.broadcast_to(np.asarray(devices, dtype=float), batch.shape)
-        if np.ndim(devices) == 0
-        else np.asarray(devices, dtype=float)
-    )
-    for name, values in (("batch_size", batch), ("step_seconds", seconds), ("devices", count)):
-        if values.shape != batch.shape or batch.ndim != 1:
-            raise ValueError(
-                f"{name} has shape {values.shape} and batch_size {batch.shape}; one entry a batch size is needed"
-            )
-        wrong = ~(np.isfinite(values) & (values > 0))
-        if wrong.any():
-            raise ValueError(f"{name}[{wrong.argmax()}] is {values[wrong][0]:g}; positive finite numbers are needed")
-    if batch.size < 2:
-        raise ValueError(f"the time of a step is needed at two batch sizes or more, got {batch.size}")
-    order = batch.argsort()
-    batch = batch[order]
-    if (batch[1:] == batch[:-1]).any():
-        raise ValueError(f"batch size {batch[:-1][batch[1:] == batch[:-1]][0]:g} is given twice")
-    return batch, seconds[order], count[order]
+    return Advice(name, critical, rows, stops, run is not None, doubt(b_crit))
 
 
 def _relative_steps(b_crit: float, batch: Floats, run: tuple[float, float] | None) -> Floats:
@@ -237,9 +200,15 @@ def _range(values: Floats) -> Estimate:
     return Estimate(float(values[0]), float(values.min()), float(values.max()))
 
 
+def _next(batch: Floats, size: float) -> float:
+    """The smallest batch size that is at least twice `size`, or the largest there is."""
+    return float(np.append(batch[batch >= 2 * size * (1 - 1e-8)], batch[-1])[0])
+
+
 def _stop(batch: Floats, time: Floats, cost: Floats) -> float:
-    """The smallest batch size whose double, among the batch sizes, has a greater product of time and cost; else inf."""
-    for i, j in ((i, int(np.abs(batch - 2 * b).argmin())) for i, b in enumerate(batch)):
-        if np.isclose(batch[j], 2 * batch[i]) and time[j] * cost[j] >= time[i] * cost[i]:
-            return float(batch[i])
+    """The smallest batch size from which a step to the next doesn't lower the product of time and cost; else inf."""
+    for i, size in enumerate(batch[:-1]):
+        j = int((batch == _next(batch, size)).argmax())
+        if time[j] * cost[j] >= time[i] * cost[i]:
+            return float(size)
     return math.inf

@@ -116,8 +116,6 @@ def _advise(options: argparse.Namespace) -> int:
         devices=devices[0] if len(set(devices)) == 1 else devices,
         run=(run[0], run[1]) if run else None,
     )
-    if isinstance(source, ParetoFit) and not source.determined:
-        print(f"B_crit {source.remark}.")
     print(advice)
     return 0
 

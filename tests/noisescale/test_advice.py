@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from noisescale.advice import advise
-from noisescale.average import MomentAverage, NoiseScale
+from noisescale.average import MomentAverage, NoiseScale, ratio_of_means
 from noisescale.pareto import Estimate, fit_pareto
 from noisescale.text import number, table, whole, with_interval
 
@@ -87,6 +87,27 @@ def test_with_fixed_devices_doubling_stops_where_training_gets_slower():
     assert "the fastest and the cheapest" in str(advice)
 
 
+def test_batch_sizes_that_are_no_doublings_are_compared_all_the_same():
+    advice = advise(10, [32, 100, 310], [0.1, 0.31, 1.0], devices=[1, 2, 3])
+    assert advice.stops == Estimate(32, 32, 32)
+    assert "from there to 100 it adds a larger share to the cost" in str(advice)
+    advice = advise(200, [32, 256, 2048], [0.1] * 3, devices=[1, 8, 64])
+    assert advice.stops.value == 256 and "stops paying at B = 256: from there to 2,048" in str(advice)
+    advice = advise(200, [32, 100, 310], [0.1] * 3, devices=[1, 3, 10])
+    assert advice.stops.value == 100
+    advice = advise(1e6, [32, 100, 310], [0.1] * 3, devices=[1, 3, 10])
+    assert math.isinf(advice.stops.value)
+
+
+def test_what_is_not_determined_is_said():
+    noise = NoiseScale(1, 0.1, 200, 0.1, 200.0, -math.inf, math.inf, 0.95, 100, 10, 0, False, "|G|² isn't positive")
+    assert str(advise(noise, [32, 256], [0.05, 0.08])).startswith("B_simple not determined: |G|² isn't positive.\n")
+    batch = np.array([4.0, 8, 16, 32])
+    fit = fit_pareto(batch, 1e4 / batch * np.array([1.0, 1.1, 0.9, 1.05]))
+    assert not fit.determined and str(advise(fit, [32, 256], [0.05, 0.08])).startswith(f"B_crit {fit.remark}.\n")
+    assert advise(200.0, [32, 256], [0.05, 0.08]).remark == ""
+
+
 def test_doubling_may_pay_throughout():
     advice = advise(1e6, [32, 256], [0.1, 0.11])
     assert advice.stops == Estimate(math.inf, math.inf, math.inf)
@@ -125,6 +146,11 @@ def test_an_open_interval_gives_open_ranges():
         ((5.0, [8, 16], [1, 1]), {"devices": [1, 2, 3]}, "devices has shape"),
         ((5.0, [8, 16], [1, 1]), {"devices": 0}, r"devices\[0\] is 0"),
         ((5.0, [8, 16], [1, 1]), {"run": (8, -1)}, "run must be"),
+        ((5.0, [8, 16], [1, 1]), {"run": 100}, "run must be .* got 100"),
+        ((5.0, [8, 16], [1, 1]), {"run": (100,)}, "run must be"),
+        ((5.0, [8, 16], [1, 1]), {"run": (100, None)}, "run must be"),
+        ((None, [8, 16], [1, 1]), {}, "b_crit must be a number, .* got None"),
+        ((ratio_of_means([1.0, 2], [1.0, 2]), [8, 16], [1, 1]), {}, r"Estimate\(value, low, high\)"),
     ],
 )
 def test_bad_input_is_named(arguments, options, words):
