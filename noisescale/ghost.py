@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from noisescale.coupled import batch_norms, refuse_coupled
 from noisescale.layers import RULES
 from noisescale.recurrent import Record, lstm, refusal
 from noisescale.sheet import HALF
+from noisescale.trial import layer_input, rows_that_stay, shared
 from noisescale.uses import Use, sq_norms
 
 
@@ -20,8 +22,11 @@ class GhostNorms:
     r"""Squared norms of the examples' gradients, as they enter the batch's: |∇(loss_i / B)|² for a mean over B.
 
     Knows Linear, Conv1d, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and LSTM; tied weights and layers that are
-    called twice are summed before the norm. In the first pass each parameter's examples are added up and compared with
-    the gradient that training got, so that a weight used behind its layer's back is found and not measured wrongly.
+    called twice are summed before the norm. In the first step each parameter's examples are added up and compared with
+    the gradient that training got, so that a weight used behind its layer's back is found and not measured wrongly; and
+    the model is tried out beside it (`trial`), so that rows which aren't examples are.
+
+    A copy of the model, by pickle or deepcopy, comes without measuring.
 
     Args:
         model: examples come first in every layer's input.
@@ -29,11 +34,12 @@ class GhostNorms:
         begin: called when a backward pass begins, before it adds to any gradient.
 
     Raises:
-        ValueError: layers it doesn't know, by name.
+        ValueError: layers it doesn't know, or BatchNorm that takes the batch's statistics, by name.
     """
 
     def __init__(self, model: nn.Module, canonical: Mapping[str, str], begin: Callable[[], None]) -> None:
         self._names: dict[nn.Module, dict[str, str]] = {}
+        self._layers: dict[nn.Module, str] = {}
         unknown = []
         for prefix, module in model.named_modules():
             owned = [n for n, p in module.named_parameters(recurse=False) if p.requires_grad]
@@ -46,12 +52,15 @@ class GhostNorms:
                     unknown.append(f"{prefix} ({kind} with {reason})")
             elif type(module) not in RULES:
                 unknown.append(f"{prefix or 'the model itself'} ({kind}: {', '.join(owned)})")
+            self._layers[module] = prefix or kind
             self._names[module] = {n: canonical[f"{prefix}.{n}".lstrip(".")] for n in owned}
         if unknown:
             raise ValueError(
                 f"no rule for the per-example gradients of {'; '.join(unknown)}: "
                 "measure with per_example(), which takes any layer, or compare micro-batches"
             )
+        self._batch_norms = batch_norms(model)
+        refuse_coupled(self._batch_norms)
         self.on = True
         self._begin, self._begun = begin, False
         self.batch = 0
@@ -61,6 +70,8 @@ class GhostNorms:
         self._uses: dict[str, list[Use]] = {}
         self._records: list[tuple[nn.LSTM, Record]] = []
         self._checked = False
+        self._tried, self._doubt = 0, ""  # the batch that the model was tried out with, and what was wrong
+        self._shared: set[nn.Module] = set()
         self._seen: dict[str, Tensor] = {}
         self.handles = [model.register_forward_pre_hook(self._start, with_kwargs=True)]
         for module in self._names:
@@ -71,10 +82,15 @@ class GhostNorms:
                 known = canonical[name]
                 self.handles.append(p.register_hook(lambda g, known=known: self._compare(known, g)))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"on": False}
+
     @torch.no_grad()
     def take(self, examples: int) -> dict[str, Tensor]:
         """name → (B,), and forget. Raises ValueError where a layer's input didn't have the examples first."""
         for module, record in self._records:
+            if all(g is None for g in record.gradients):
+                continue  # a forward pass that no backward pass followed
             for local, use in lstm(module, record).items():
                 if local in self._names[module]:
                     self._keep(self._names[module][local], use)
@@ -85,43 +101,59 @@ class GhostNorms:
         norms |= {name: sq_norms(found) for name, found in uses.items()}
         for name, rows in norms.items():
             if len(rows) != examples:
-                raise ValueError(
-                    f"{name}: its layer saw {len(rows)} rows for {examples} examples; examples must come first"
+                why = (
+                    "ids (1, …) that the examples share may only be broadcast over them"
+                    if len(rows) == 1
+                    else "examples must come first, and micro_batch() takes their number, not that of tokens"
                 )
+                raise ValueError(f"{name}: its layer saw {len(rows)} rows for {examples} examples; {why}")
         if not self._checked:
-            self._check(uses)
+            if self._doubt and self._tried == examples:
+                raise ValueError(f"{self._doubt}; measure with per_example(), or compare micro-batches")
+            self._check(uses, examples)
         return norms
 
-    def _check(self, uses: dict[str, list[Use]]) -> None:
-        if not self._seen:
+    def _check(self, uses: dict[str, list[Use]], examples: int) -> None:
+        """Again at the next step where gradients aren't finite, and where there is one example only."""
+        seen, self._seen = self._seen, {}
+        if not seen:
             return
-        whole = torch.stack([torch.linalg.vector_norm(g) for g in self._seen.values()]).norm()
-        for name, gradient in self._seen.items():
+        whole = torch.stack([torch.linalg.vector_norm(g) for g in seen.values()]).norm()
+        if not bool(torch.isfinite(whole)):
+            return
+        for name, gradient in seen.items():
             total = sum((use.total().flatten() for use in uses.get(name, [])), torch.zeros_like(gradient).flatten())
             difference, size = torch.linalg.vector_norm(total - gradient.flatten()), torch.linalg.vector_norm(gradient)
-            if bool(difference > 0.02 * size + 1e-4 * whole):  # some gradients are nothing but rounding
+            if not bool(difference <= 0.02 * size + 1e-4 * whole):  # some gradients are nothing but rounding
                 raise ValueError(
                     f"{name}: the examples' gradients don't add up to the batch's: it is used outside its layer's "
                     "forward, or its layer's input doesn't have the examples first"
                 )
-        self._checked = True
-        self._seen.clear()
+        self._checked = examples > 1
 
     def _compare(self, name: str, gradient: Tensor) -> None:
         if self.on and not self._checked:
-            self._seen[name] = self._seen[name] + gradient if name in self._seen else gradient.detach().clone()
+            dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach().clone()
+            self._seen[name] = self._seen[name] + dense if name in self._seen else dense
 
     def _start(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if not (self.on and torch.is_grad_enabled()):
+            return
+        refuse_coupled(self._batch_norms)
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
         self.batch = len(leaves[0]) if leaves else 0
+        if not self._checked and self.batch > 1:
+            arguments = model, self._layers, self.batch, (args, kwargs)
+            self._tried, self._doubt = self.batch, rows_that_stay(*arguments)
+            self._shared = shared(*arguments)
 
     def _see(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
         if not (self.on and torch.is_grad_enabled() and output.requires_grad):
             return None
         self._calls.update(self._names[module].values())
-        x = (args[0] if args else kwargs["input"]).detach()
+        x = layer_input(args, kwargs).detach()
         wide = None
-        if isinstance(module, nn.Embedding) and len(x) == 1 < self.batch:
+        if module in self._shared and len(x) == 1 < self.batch:
             # Positions (1, T) are shared by the examples: widened here, autograd adds the examples up later.
             x, wide = x.expand(self.batch, *x.shape[1:]), output.expand(self.batch, *output.shape[1:])
         (output if wide is None else wide).register_hook(lambda g: self._use(module, x, g))

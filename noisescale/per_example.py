@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
+from noisescale.coupled import batch_norms, refuse_coupled
 from noisescale.sheet import norm
 from noisescale.undisturbed import undisturbed
 
@@ -55,12 +55,7 @@ def per_example_sq_norms(model: nn.Module, loss: Loss, batch: Any, chunk: int = 
     Raises:
         ValueError: BatchNorm in training mode, by name: it couples the examples, so none has a gradient of its own.
     """
-    coupled = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and m.training]
-    if coupled:
-        raise ValueError(
-            f"{', '.join(coupled)}: BatchNorm couples the examples of a batch, so none has a gradient of its own; "
-            "compare micro-batches instead, or put these layers in eval mode"
-        )
+    refuse_coupled(batch_norms(model))
     if any(isinstance(m, nn.RNNBase) for m in model.modules()):
         return part_sq_norms(model, loss, batch, leading(batch))
     named = {n: p for n, p in model.named_parameters() if p.requires_grad}

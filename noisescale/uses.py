@@ -101,7 +101,7 @@ def sq_norms(uses: Sequence[Use]) -> Tensor:
         for outer in outers:
             index = row.ids[:, None, :].expand(-1, outer.u.shape[1], -1)
             found.append(2 * (outer.u.gather(2, index) * _gram(outer.v, row.gradient)).sum((1, 2)))
-    return torch.stack(found).sum(0)
+    return torch.stack(found).sum(0).clamp(min=0)  # where terms cancel, rounding may leave less than nothing
 
 
 def _whole(use: Use) -> Tensor:

@@ -359,3 +359,9 @@ def test_example_hooks_want_gradients_cleared_and_leave_out_what_is_left_over():
     tracker.step()
     model.stem.requires_grad_(True)
     assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH, names=names))
+
+
+def test_batch_norm_without_running_statistics_couples_in_eval_mode_too():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(50, 3), nn.BatchNorm1d(3, track_running_stats=False)).double().eval()
+    with pytest.raises(ValueError, match="2: BatchNorm couples"):
+        per_example_sq_norms(model, loss, data("mlp"))

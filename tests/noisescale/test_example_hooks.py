@@ -1,0 +1,232 @@
+"""Example hooks where they could go wrong without a word: rows that aren't examples, shared positions, what couples."""
+
+import copy
+import io
+
+import pytest
+import torch
+from test_per_example import BehindItsBack
+from test_tracker import assert_same, truth
+from torch import nn
+from zoo import BATCH, build, data, loss
+
+from noisescale import NoiseTracker
+
+
+class Positions(nn.Module):
+    """Tokens (B, T) with a place each, looked up in one of several ways."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.embed, self.place = how, nn.Embedding(11, 6), nn.Embedding(6, 6)
+        self.head = nn.Linear(6, 11)
+
+    def forward(self, tokens):
+        ids = torch.arange(tokens.shape[1])
+        places = self.place(ids if self.how == "ids (T,)" else ids[None])
+        if self.how == "first":
+            places = places[0]
+        elif self.how == "repeat":
+            places = places.repeat(len(tokens), 1, 1)
+        elif self.how == "view":
+            places = places.view(1, -1, 6)
+        elif self.how == "mean":
+            places = places.mean(0)
+        elif self.how == "dropout":
+            places = nn.functional.dropout(places, 0.5)
+        elif self.how == "expand":
+            places = places.expand(len(tokens), -1, -1)
+        elif self.how == "squeeze":
+            places = places.squeeze(0)
+        return self.head(torch.tanh(self.embed(tokens) + places))
+
+
+def hooked(model):
+    tracker = NoiseTracker(model)
+    tracker.use_example_hooks()
+    return tracker
+
+
+@pytest.mark.parametrize("size", [4, 6])
+@pytest.mark.parametrize("how", ["expand", "squeeze", "added"])
+def test_positions_that_are_broadcast_over_the_examples_are_exact(how, size):
+    model, batch = Positions(how).double(), data("tied", size)
+    tracker = hooked(model)
+    loss(model, batch).backward()
+    tracker.micro_batch(size)
+    tracker.step()
+    tracker.close()
+    assert_same(tracker.estimate(), truth(model, batch, [1] * size))
+
+
+@pytest.mark.parametrize("how", ["first", "repeat", "view", "mean", "dropout"])
+def test_positions_that_are_not_broadcast_are_refused_and_the_forward_pass_stays_as_it_was(how):
+    model, batch = Positions(how).double(), data("tied")
+    torch.manual_seed(0)
+    plain = model(batch[0])
+    tracker = hooked(model)
+    torch.manual_seed(0)
+    assert torch.equal(model(batch[0]), plain)
+    loss(model, batch).backward()
+    with pytest.raises(ValueError, match=r"place\.weight: its layer saw 1 rows for 12 examples; ids \(1, …\)"):
+        tracker.micro_batch(BATCH)
+
+
+class Relative(nn.Module):
+    """Attention with a bias for each distance, ids (T, T)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.bias, self.head = nn.Embedding(11, 8), nn.Embedding(11, 1), nn.Linear(8, 11)
+
+    def forward(self, tokens):
+        x, i = self.embed(tokens), torch.arange(tokens.shape[1])
+        bias = self.bias(i[:, None] - i[None] + 5)[..., 0]
+        return self.head((x @ x.transpose(1, 2) + bias).softmax(-1) @ x)
+
+
+class TimeFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 8), nn.Linear(8, 11)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens).transpose(0, 1)).transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"), [(Positions("ids (T,)"), "place"), (Relative(), "bias"), (TimeFirst(), "head")]
+)
+def test_rows_that_are_as_many_as_the_examples_but_not_examples_are_found_out(model, layer):
+    tracker = hooked(model)
+    loss(model, data("tied", 6)).backward()
+    with pytest.raises(ValueError, match=f"^{layer}: its input has 6 rows with 5 examples too"):
+        tracker.micro_batch(6)
+
+
+def test_a_model_that_takes_only_whole_batches_is_refused():
+    class Pairs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.layer(x).unflatten(0, (2, -1))
+
+    model = Pairs()
+    tracker = hooked(model)
+    model(torch.randn(6, 5)).square().mean().backward()
+    with pytest.raises(ValueError, match="the model doesn't run on 5 of its 6 examples"):
+        tracker.micro_batch(6)
+
+
+def test_the_check_waits_for_finite_gradients_and_more_than_one_example():
+    model, (tokens, labels) = BehindItsBack(), data("tied")
+    tracker = hooked(model)
+    (loss(model, (tokens, labels)) * torch.inf).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    model.zero_grad()
+    loss(model, (tokens, labels)).backward()
+    with pytest.raises(ValueError, match="don't add up"):
+        tracker.micro_batch(BATCH)
+    model = Positions("added").double()
+    tracker = hooked(model)
+    for size in (1, BATCH):
+        model.zero_grad()
+        loss(model, data("tied", size)).backward()
+        tracker.micro_batch(size)
+        tracker.step()
+    tracker.close()
+    assert_same(tracker.estimate(), truth(model, data("tied"), [1] * BATCH))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8, affine=False), nn.BatchNorm1d(8).requires_grad_(False)])
+def test_batch_norm_without_parameters_to_measure_is_refused_too(norm):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(50, 8), norm, nn.Linear(8, 3)).double()
+    with pytest.raises(ValueError, match="2: BatchNorm couples"):
+        hooked(model.train())
+    model.eval()
+    tracker = hooked(model)
+    loss(model, data("mlp")).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    model.train()
+    with pytest.raises(ValueError, match="2: BatchNorm couples"):
+        loss(model, data("mlp"))
+    tracker.close()
+    assert tracker.estimate().steps == 1
+
+
+def test_products_that_cancel_are_no_nan():
+    """Five equal positions whose gradients add up to nothing: rounding leaves a little, of either sign."""
+    torch.manual_seed(0)
+    layer, head = nn.Linear(64, 64, bias=False), nn.Linear(64, 3)
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = layer, head
+
+        def forward(self, x):
+            return self.head((self.layer(x).sum(-1).softmax(1)[..., None] * x).sum(1))
+
+    model = Attention()
+    tracker = hooked(model)
+    for _ in range(20):
+        x = torch.randn(8, 1, 64).expand(8, 5, 64)
+        nn.functional.cross_entropy(model(x), torch.arange(8) % 3).backward()
+        tracker.micro_batch(8)
+        tracker.step()
+        model.zero_grad()
+    assert tracker.estimate().dropped == 0
+
+
+def test_a_sparse_embedding_is_exact():
+    model = nn.Sequential(nn.Embedding(11, 4, sparse=True), nn.Flatten(), nn.Linear(24, 3)).double()
+    batch = data("tied")[0], torch.arange(BATCH) % 3
+    tracker = hooked(model)
+    loss(model, batch).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    tracker.close()
+    dense = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(24, 3)).double()
+    dense.load_state_dict(model.state_dict())
+    assert_same(tracker.estimate(), truth(dense, batch, [1] * BATCH))
+
+
+@pytest.mark.parametrize("name", ["mlp", "lstm"])
+def test_a_forward_pass_that_no_backward_pass_follows_changes_nothing(name):
+    model = build(name)
+    tracker = NoiseTracker(model, window=1)
+    tracker.use_example_hooks()
+    for _ in range(2):
+        model.zero_grad()
+        loss(model, data(name)).backward()
+        loss(model, data(name, 5))
+        tracker.micro_batch(BATCH)
+        tracker.step()
+    tracker.close()
+    assert_same(tracker.estimate(), truth(model, data(name), [1] * BATCH))
+
+
+def test_copies_of_a_hooked_model_are_plain_models():
+    model, batch, file = build("lstm"), data("lstm"), io.BytesIO()
+    tracker = hooked(model)
+    loss(model, batch).backward()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        loss(other, data("lstm", 5)).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    tracker.close()
+    assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH))
+
+
+def test_tokens_are_not_examples():
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 11))
+    tracker = hooked(model)
+    loss(model, data("tied")).backward()
+    with pytest.raises(ValueError, match=r"saw 12 rows for 72 examples; .* takes their number, not that of tokens"):
+        tracker.micro_batch(72)
