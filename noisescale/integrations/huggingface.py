@@ -31,6 +31,10 @@ class NoiseScaleCallback(TrainerCallback):
         trainer: the one it is added to.
         prefix: of the logged names: `noise_scale/b_simple`, `…/trace_cov`, `…/grad_sq_norm`, `…/low`, `…/high`.
         **tracker: options of `NoiseTracker`, such as `decay`, `groups` or `every`.
+
+    Raises:
+        ValueError: as training starts, with one gradient a step only, under DeepSpeed or `DataParallel`, or on a model
+            that `NoiseTracker` refuses, such as one under FSDP1.
     """
 
     def __init__(self, trainer: Trainer, prefix: str = "noise_scale", **tracker: Any) -> None:

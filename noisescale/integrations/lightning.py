@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from torch.utils import _pytree as pytree
 
 from noisescale.per_example import leading
 from noisescale.tracker import NoiseTracker
@@ -21,6 +24,10 @@ class NoiseScaleCallback(Callback):
     Args:
         prefix: of the logged names: `noise_scale/b_simple`, `…/trace_cov`, `…/grad_sq_norm`, `…/low`, `…/high`.
         **tracker: options of `NoiseTracker`, such as `decay`, `groups` or `every`.
+
+    Raises:
+        ValueError: as training starts, under manual optimization, with several optimizers, with one gradient a step
+            only, or on a model that `NoiseTracker` refuses.
     """
 
     def __init__(self, prefix: str = "noise_scale", **tracker: Any) -> None:
@@ -33,7 +40,9 @@ class NoiseScaleCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
             raise ValueError("the noise scale callback needs automatic optimization with one optimizer")
-        if trainer.accumulate_grad_batches * trainer.world_size < 2:
+        schedules = [c.scheduling for c in trainer.callbacks if isinstance(c, GradientAccumulationScheduler)]
+        most = max([trainer.accumulate_grad_batches, *(max(schedule.values()) for schedule in schedules)])
+        if most * trainer.world_size < 2:
             raise ValueError(
                 "accumulate_grad_batches × ranks is 1, so no two gradients can be compared: "
                 "use at least 2 (with half the batch size for the same batch)"
@@ -45,11 +54,12 @@ class NoiseScaleCallback(Callback):
             self.tracker.load_state_dict(self._restored)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._rows = leading(batch)
+        self._rows = leading([x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()])
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert self.tracker is not None
-        self.tracker.micro_batch(self._rows)
+        # Lightning divides by the full number also where an epoch ends before it.
+        self.tracker.micro_batch(self._rows, weight=1 / trainer.accumulate_grad_batches)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         assert self.tracker is not None
