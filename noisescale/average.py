@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -201,8 +202,8 @@ class MomentAverage:
     def __init__(self, window: int | None = None, decay: float | None = None) -> None:
         if (window is None) == (decay is None):
             raise ValueError(f"give either window or decay, got window={window}, decay={decay}")
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1 step, got {window}")
+        if window is not None and not (isinstance(window, Integral) and window >= 1):
+            raise ValueError(f"window must be a whole number of steps, at least 1, got {window}")
         if decay is not None and not 0 < decay < 1:
             raise ValueError(f"decay must lie between 0 and 1, got {decay}")
         self.window = window
@@ -213,7 +214,17 @@ class MomentAverage:
         self._pending: list[tuple[Any, Any, Any]] = []
 
     def update(self, grad_sq_norm: Tensor | ArrayLike, trace_cov: Tensor | ArrayLike, examples: Tensor | float) -> None:
-        """Add one step: numbers, or arrays or tensors of one common shape (one entry a parameter group)."""
+        """Add one step: numbers, or arrays or tensors of one common shape (one entry a parameter group).
+
+        Args:
+            grad_sq_norm, trace_cov: the step's unbiased estimates, as from `gradient_moments`.
+            examples: behind them, positive (not read where it is a tensor).
+
+        Raises:
+            ValueError: `examples` that aren't positive.
+        """
+        if not isinstance(examples, Tensor) and not examples > 0:
+            raise ValueError(f"examples must be positive, got {examples}")
         self._pending.append((_detached(grad_sq_norm), _detached(trace_cov), _detached(examples)))
         if len(self._pending) >= BLOCK:
             self._flush()
@@ -270,11 +281,9 @@ class MomentAverage:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state. Raises ValueError where it was saved under another window or decay."""
-        for name in ("window", "decay"):
-            if state[name] != getattr(self, name):
-                raise ValueError(
-                    f"the state was saved with {name}={state[name]}, this average has {getattr(self, name)}"
-                )
+        saved, here = (state["window"], state["decay"]), (self.window, self.decay)
+        if saved != here:
+            raise ValueError(f"the state was saved with {_memory(*saved)}, this average has {_memory(*here)}")
         self._pending.clear()
         self.dropped = state["dropped"]
         self._rows = None if state["rows"] is None else state["rows"].numpy().copy()
@@ -296,6 +305,10 @@ class MomentAverage:
         block = block[finite]
         rows = block if self._rows is None else np.concatenate([self._rows, block])
         self._rows = rows[-self._keep :]
+
+
+def _memory(window: int | None, decay: float | None) -> str:
+    return f"window={window}" if decay is None else f"decay={decay}"
 
 
 def _detached(value: Any) -> Any:

@@ -249,5 +249,7 @@ class Collector:
             if not self._inverse:
                 self._inverse = inverse_roots(self._optimizer)
             inverse = self._inverse.get(id(self._parameters[index]))
-            if inverse is not None:
-                write_norm(gradient * inverse, row[1][index])
+            if inverse is None:
+                name = list(self._index)[index]
+                raise ValueError(f"{name} has a gradient, but isn't in the optimizer that was given as precondition")
+            write_norm(gradient * inverse, row[1][index])

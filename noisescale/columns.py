@@ -33,6 +33,9 @@ class Columns:
             raise ValueError("the model has no parameters to measure")
         group_of = _group_of(groups)
         owners = [group_of(name) for name in self.parameters]
+        wrong = [owner for owner in owners if not isinstance(owner, str | None)]
+        if wrong:
+            raise ValueError(f"groups must give names (str) or None, got {wrong[0]!r}")
         self.names = [TOTAL, *dict.fromkeys(owner for owner in owners if owner is not None)]
         if groups is not None and (len(self.names) == 1 or {TOTAL, PRECONDITIONED} & set(self.names[1:])):
             raise ValueError(

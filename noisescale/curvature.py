@@ -37,7 +37,7 @@ class Curvature(NamedTuple):
 def hessian_noise(
     model: nn.Module, loss: Loss, batches: tuple[Any, Any, Any], sizes: tuple[int, int] | None = None
 ) -> Curvature:
-    r"""GᵀHG and tr(HΣ) from three independent batches and two Hessian-vector products on the third.
+    r"""GᵀHG and tr(HΣ), whose ratio is B_noise (eq. 2.8), from two Hessian-vector products on a third batch.
 
         E[G₁ᵀ H₃ G₂] = GᵀHG        E[(G₁ − G₂)ᵀ H₃ (G₁ − G₂)] = (1/b₁ + 1/b₂) tr(HΣ)
 
@@ -102,8 +102,8 @@ def _dot(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
 
 
 class LineSearch(NamedTuple):
-    """The best common step along several gradients: its length ε in units of the gradient, and the mean decrease of
-    the loss in its own, ≥ 0."""
+    """The best common step along several gradients: its length ε, a learning rate, and the mean decrease of the loss
+    (eq. 2.7) in the loss's own unit, ≥ 0."""
 
     step: float
     decrease: float
@@ -124,7 +124,8 @@ def line_search(
         directions: gradients, one tensor for each parameter that requires a gradient, each from B examples.
 
     Raises:
-        ValueError: no directions, or one whose tensors don't have the parameters' shapes.
+        ValueError: no directions, one whose tensors don't have the parameters' shapes or aren't finite, or a loss that
+            isn't at the present weights.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     shapes = [p.shape for p in parameters]
@@ -136,6 +137,8 @@ def line_search(
                 f"a direction has shapes {[tuple(g.shape) for g in direction]}, the parameters that require a gradient "
                 f"{[tuple(shape) for shape in shapes]}"
             )
+        if not all(bool(torch.isfinite(g).all()) for g in direction):
+            raise ValueError("a direction holds values that aren't finite: leave that gradient out")
     saved = [p.detach().clone() for p in parameters]
 
     def mean_loss(step: float) -> float:
@@ -149,6 +152,8 @@ def line_search(
     with undisturbed(model):
         try:
             start = float(loss(model))
+            if not math.isfinite(start):
+                raise ValueError(f"the loss at the present weights is {start}: there is nothing to search down from")
             step, lowest = _minimise(mean_loss, start)
         finally:
             for p, value in zip(parameters, saved, strict=True):
@@ -178,7 +183,14 @@ def _minimise(mean_loss: Callable[[float], float], start: float) -> tuple[float,
 
 @dataclass(frozen=True)
 class LineSearchFit:
-    r"""ΔL(B) = ΔL_max / (1 + B_noise/B) fitted to line searches; `determined` False where the interval is open."""
+    r"""ΔL(B) = ΔL_max / (1 + B_noise/B) fitted to line searches (eq. 2.7).
+
+    Attributes:
+        b_noise, low, high: in examples, with the ends of the interval; an open end is 0 or inf.
+        max_decrease: ΔL_max, in units of the loss.
+        determined: False where the interval is open.
+        remark: why, '' where it is determined.
+    """
 
     b_noise: float
     low: float
@@ -201,11 +213,20 @@ def fit_line_searches(batch_sizes: ArrayLike, decreases: ArrayLike, confidence: 
         confidence: of the interval, two-sided.
 
     Raises:
-        ValueError: shapes that don't fit, fewer than 3 batch sizes or 2 repetitions, a mean decrease ≤ 0.
+        ValueError: shapes that don't fit, fewer than 3 batch sizes or 2 repetitions, a mean decrease ≤ 0, values that
+            aren't finite, batch sizes that aren't positive, a confidence outside (0, 1).
     """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
     sizes, values = np.asarray(batch_sizes, np.float64), np.asarray(decreases, np.float64)
     if values.ndim != 2 or values.shape[:1] != sizes.shape:
         raise ValueError(f"decreases must be (batch sizes, repetitions) = ({sizes.size}, r), got {values.shape}")
+    wrong = ~(np.isfinite(sizes) & (sizes > 0))
+    if wrong.any():
+        raise ValueError(f"batch sizes must be positive and finite, got {sizes[wrong][0]:g}")
+    if not np.isfinite(values).all():
+        at = sizes[~np.isfinite(values).all(1)][0]
+        raise ValueError(f"a decrease at B = {at:g} isn't finite: leave that repetition out at every batch size")
     n, repetitions = values.shape
     if len(np.unique(sizes)) < 3 or repetitions < 2:
         raise ValueError(f"needs 3 batch sizes and 2 repetitions, got {len(np.unique(sizes))} and {repetitions}")

@@ -27,8 +27,13 @@ class Measured(NamedTuple):
 
 
 def leading(batch: Any) -> int:
-    """Examples in a batch: the common leading dimension of its tensors. Raises ValueError where they differ."""
+    """Examples in a batch: the common leading dimension of its tensors. Raises ValueError where there is none."""
     sizes = {len(leaf) if leaf.dim() else 0 for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)}
+    if not sizes:
+        raise ValueError(
+            f"no tensors found in the batch, a {type(batch).__name__}: tuples, lists and dicts of them are looked into "
+            "(dict(batch) where it is like one)"
+        )
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"the batch's tensors have leading dimensions {sorted(sizes)}: one, the examples, is expected")
     return sizes.pop()
@@ -50,22 +55,29 @@ def per_example_sq_norms(model: nn.Module, loss: Loss, batch: Any, chunk: int = 
         model: parameters that require a gradient are measured.
         loss: `loss(model, batch)`, the mean over the batch's examples; it is called with one example at a time.
         batch: tensors, or any nesting of tuples, lists and dicts of them, examples first.
-        chunk: examples whose gradients are held in memory together.
+        chunk: examples whose gradients are held in memory together, at least 1.
+
+    Returns:
+        `Measured`, by parameter name; k is the number of examples.
 
     Raises:
-        ValueError: BatchNorm in training mode, by name: it couples the examples, so none has a gradient of its own.
+        ValueError: BatchNorm that takes the batch's statistics, by name: it couples the examples, so none has a
+            gradient of its own; `chunk` below 1; no parameter that requires a gradient, or a batch without tensors.
     """
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1 example, got {chunk}")
     refuse_coupled(batch_norms(model))
     if any(isinstance(m, nn.RNNBase) for m in model.modules()):
         return part_sq_norms(model, loss, batch, leading(batch))
-    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    named = _trained(model)
     holder = _Holder(model, loss)
 
     def one(parameters: dict[str, Tensor], example: Any) -> Tensor:
         tensors = pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, example)
         return functional_call(holder, {f"model.{n}": p for n, p in parameters.items()}, (tensors,))
 
-    each = vmap(grad(one), in_dims=(None, 0), randomness="different")
+    dimensions = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, batch)
+    each = vmap(grad(one), in_dims=(None, dimensions), randomness="different")
     detached = {n: p.detach() for n, p in named.items()}
     norms: dict[str, list[Tensor]] = {n: [] for n in named}
     sums = {n: torch.zeros_like(p, memory_format=torch.preserve_format) for n, p in detached.items()}
@@ -81,10 +93,8 @@ def per_example_sq_norms(model: nn.Module, loss: Loss, batch: Any, chunk: int = 
 
 def part_sq_norms(model: nn.Module, loss: Loss, batch: Any, parts: int) -> Measured:
     """|G_i|² of `parts` pieces of the batch, one backward pass each, beside training as in `per_example_sq_norms`."""
-    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    named = _trained(model)
     size = leading(batch)
-    if not 2 <= parts <= size:
-        raise ValueError(f"parts = {parts}: a batch of {size} can be compared in 2 to {size} parts")
     squares: dict[str, list[Tensor]] = {n: [] for n in named}
     sums: Sequence[Tensor] = [torch.zeros_like(p) for p in named.values()]
     sizes = []
@@ -99,6 +109,13 @@ def part_sq_norms(model: nn.Module, loss: Loss, batch: Any, parts: int) -> Measu
                 total.add_(g, alpha=sizes[-1] / size)
     means = {n: norm(total).double() ** 2 for n, total in zip(named, sums, strict=True)}
     return Measured({n: torch.stack(rows) for n, rows in squares.items()}, means, sizes)
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if not named:
+        raise ValueError("the model has no parameter that requires a gradient")
+    return named
 
 
 class _Holder(nn.Module):

@@ -3,6 +3,7 @@
 import bisect
 import math
 from collections.abc import Iterable, Iterator
+from numbers import Integral
 from typing import Any
 
 from torch.utils.data import Sampler
@@ -57,6 +58,10 @@ class AdaptiveBatchSize:
         hysteresis: float = 1.7,
         alpha: float = 1.0,
     ) -> None:
+        sizes = {"start": start, "smallest": smallest, "largest": largest, "unit": unit}
+        for name, size in sizes.items():
+            if not isinstance(size, Integral):
+                raise ValueError(f"{name} must be a whole number of examples, got {size!r}")
         if not (math.isfinite(r) and r > 0):
             raise ValueError(f"r must be positive and finite, got {r}")
         if unit < 1 or smallest < 1 or largest < smallest:
@@ -75,6 +80,8 @@ class AdaptiveBatchSize:
             kind = "unit · 2^k" if powers_of_two else "multiple of unit"
             raise ValueError(f"no {kind} lies between {smallest} and {largest} for unit {unit}")
         self._counts = counts
+        if start < 1:
+            raise ValueError(f"start must be at least 1 example, got {start}")
         if start % unit or start // unit not in counts:
             raise ValueError(f"start {start} is not an allowed batch size; the nearest is {self._nearest(start)}")
         self.start = self.batch_size = start
@@ -87,7 +94,11 @@ class AdaptiveBatchSize:
         return self.batch_size // self.unit
 
     def update(self, noise: NoiseScale) -> int:
-        """The batch size from here on, given the noise scale measured now."""
+        """The batch size from here on.
+
+        Args:
+            noise: as measured now; one that isn't determined, or not positive, changes nothing.
+        """
         if not (noise.determined and noise.b_simple > 0):
             self.held += 1
             return self.batch_size
@@ -101,6 +112,7 @@ class AdaptiveBatchSize:
         return self.batch_size
 
     def state_dict(self) -> dict[str, Any]:
+        """The batch size, the learning rate's factor and the count of `held` of the moment."""
         return {"batch_size": self.batch_size, "lr_factor": self.lr_factor, "held": self.held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -121,11 +133,19 @@ class AdaptiveBatchSampler(Sampler[list[int]]):
 
     Workers of the loader draw a few batches ahead (`prefetch_factor` each), so that a change comes that much later.
     What is left of `sampler` at the end of an epoch and doesn't fill a batch is dropped.
+
+    Args:
+        sampler: indices in the order of an epoch, such as a `RandomSampler`.
+        schedule: whose `batch_size` is read before each batch.
     """
 
     def __init__(self, sampler: Iterable[int], schedule: AdaptiveBatchSize) -> None:
         self.sampler = sampler
         self.schedule = schedule
+
+    def __len__(self) -> int:
+        """Batches in an epoch at the present batch size, whatever it may become meanwhile."""
+        return len(self.sampler) // self.schedule.batch_size  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[list[int]]:
         batch: list[int] = []

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -69,8 +70,8 @@ class NoiseTracker:
         precondition: torch.optim.Optimizer | None = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1 step, got {every}")
+        if not isinstance(every, Integral) or every < 1:
+            raise ValueError(f"every must be a whole number of steps, at least 1, got {every}")
         if window is None and decay is None:
             window = 500
         self.model = model
@@ -84,6 +85,7 @@ class NoiseTracker:
         self._in_flight: list[Reduction] = []
         self._waiting: list[tuple[Tensor, Layout] | None] = []
         self._steps = 0
+        self._largest = 0  # batch that `backward` and `probe` were given
 
     # Collecting
 
@@ -160,15 +162,15 @@ class NoiseTracker:
         Args:
             loss: `loss(model, batch)`, the mean over the examples.
             batch: tensors, or any nesting of tuples, lists and dicts of them, examples first.
-            parts: pieces of equal size (the last may be smaller), at most one for each example.
+            parts: pieces of equal size (the last may be smaller), at most one for each example. A batch smaller than
+                an earlier one, as an epoch's last may be, is cut into fewer where it can't be cut into so many.
             scaler: the GradScaler where there is one; give it to `step` too.
 
         Raises:
             ValueError: `parts` below 1 or above the batch's size, or a batch without tensors.
         """
         size = leading(batch)
-        if not 1 <= parts <= size:
-            raise ValueError(f"parts = {parts}: a batch of {size} can be cut into 1 to {size}")
+        parts = self._cut(parts, 1, size)
         total = torch.zeros((), device=self._collector.device)
         for piece in split(batch, -(-size // parts)):
             share = leading(piece) / size
@@ -187,17 +189,25 @@ class NoiseTracker:
         Args:
             loss: `loss(model, batch)`, the mean over the examples.
             batch: tensors, or any nesting of tuples, lists and dicts of them, examples first.
-            parts: pieces to cut it into, at least 2.
+            parts: pieces to cut it into, at least 2; fewer of a smaller batch, as in `backward`.
 
         Raises:
-            ValueError: several ranks, `precondition`, or a batch that can't be cut into `parts`.
+            ValueError: several ranks, `precondition`, a batch that can't be cut into `parts`, or no parameter that
+                requires a gradient.
         """
+        parts = self._cut(parts, 2, leading(batch))
         self._beside(lambda model: part_sq_norms(model, loss, batch, parts), batch)
 
     def per_example(self, loss: Loss, batch: Any, chunk: int = 32) -> None:
         """`probe` with every example as a part, by `torch.func.vmap`, `chunk` at a time: any layer but BatchNorm.
 
-        Arguments and errors as `probe`; BatchNorm in training mode and random layers that `vmap` can't run raise too.
+        Args:
+            loss, batch: as in `probe`.
+            chunk: examples whose gradients are held in memory together, at least 1.
+
+        Raises:
+            ValueError: as `probe`, and BatchNorm that takes the batch's statistics, by name.
+            RuntimeError: from `vmap`, of what it can't run.
         """
         self._beside(lambda model: per_example_sq_norms(model, loss, batch, chunk), batch)
 
@@ -243,9 +253,24 @@ class NoiseTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Raises ValueError where groups or averages differ."""
-        if state["columns"] != self.columns.names or set(state["averages"]) != set(self._averages):
+        """Go on where `state_dict` was taken.
+
+        Args:
+            state: what `state_dict` returned, of a tracker with the same groups, `window` or `decay`, and
+                `precondition` or none.
+
+        Raises:
+            ValueError: no such state, or one of a tracker with others.
+        """
+        missing = {"averages", "columns", "skipped", "steps"} - set(state)
+        if missing:
+            raise ValueError(f"no state of a NoiseTracker: {', '.join(sorted(missing))} missing")
+        if state["columns"] != self.columns.names:
             raise ValueError(f"the state was saved with {state['columns']}, this tracker has {self.columns.names}")
+        if set(state["averages"]) != set(self._averages):
+            with_it, without = "with precondition", "without precondition"
+            saved, here = (with_it, without) if PRECONDITIONED in state["averages"] else (without, with_it)
+            raise ValueError(f"the state was saved with a tracker {saved}, this one is {here}")
         for name, average in self._averages.items():
             average.load_state_dict(state["averages"][name])
         self._in_flight.clear()
@@ -264,6 +289,13 @@ class NoiseTracker:
     def _next(self) -> None:
         self._steps += 1
         self._collector.start(self._due())
+
+    def _cut(self, parts: int, fewest: int, size: int) -> int:
+        self._largest = max(self._largest, size)
+        if not fewest <= parts <= self._largest:
+            what = "cut into" if fewest == 1 else "compared in"
+            raise ValueError(f"parts = {parts}: a batch of {size} can be {what} {fewest} to {size} parts")
+        return min(parts, size)
 
     def _beside(self, measure: Callable[[nn.Module], Measured], batch: Any) -> None:
         if self._collector.ranks > 1 or PRECONDITIONED in self._averages:

@@ -195,3 +195,9 @@ def test_a_ratio_is_plain_floats_so_that_a_checkpoint_holding_it_can_be_read_bac
     drawn = np.random.default_rng(0)
     ratio = ratio_of_means(drawn.normal(3, 1, 50), drawn.normal(2, 0.1, 50))
     assert {type(value) for value in (ratio.value, ratio.low, ratio.high)} == {float}
+
+
+@pytest.mark.parametrize("examples", [-3, 0, math.nan])
+def test_examples_are_positive(examples):
+    with pytest.raises(ValueError, match="examples must be positive"):
+        MomentAverage(window=5).update(1.0, 2.0, examples)

@@ -197,3 +197,33 @@ def test_the_fit_recovers_planted_values_and_says_when_it_cannot():
         fit_line_searches(sizes[:2], wobble[:2])
     with pytest.raises(ValueError, match="repetitions"):
         fit_line_searches(sizes, wobble[:3])
+
+
+def test_line_searches_name_what_is_wrong():
+    model = nn.Linear(3, 1)
+    mean = lambda model: model(torch.ones(2, 3)).square().mean()  # noqa: E731
+    good = [torch.ones(1, 3), torch.ones(1)]
+    for directions, words in (
+        ([], "at least one direction"),
+        ([good[:1]], r"a direction has shapes \[\(1, 3\)\], the parameters .* \[\(1, 3\), \(1,\)\]"),
+        ([good, [good[0] * math.nan, good[1]]], "a direction holds values that aren't finite"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            line_search(model, mean, directions)
+    with pytest.raises(ValueError, match="the loss at the present weights is nan"):
+        line_search(model, lambda model: mean(model) * math.nan, [good])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "decreases", "options", "words"),
+    [
+        ([0, 1, 2], [[0.1, 0.2]] * 3, {}, "batch sizes must be positive and finite, got 0"),
+        ([-1, 1, 2], [[0.1, 0.2]] * 3, {}, "batch sizes must be positive and finite, got -1"),
+        ([1, 2, 4], [[0.1, 0.2], [math.inf, 0.2], [0.1, 0.3]], {}, "a decrease at B = 2 isn't finite"),
+        ([1, 2, 4], [[0.1, 0.2], [0.1, 0.2], [0.1, math.nan]], {}, "a decrease at B = 4 isn't finite"),
+        ([1, 2, 4], [[0.1, 0.2], [0.15, 0.2], [0.1, 0.3]], {"confidence": 95}, "confidence must lie between 0 and 1"),
+    ],
+)
+def test_fits_name_what_is_wrong(sizes, decreases, options, words):
+    with pytest.raises(ValueError, match=words):
+        fit_line_searches(sizes, decreases, **options)

@@ -161,6 +161,51 @@ class TestLightning:
         # Lightning steps after a single batch when it resumes at an epoch's end: no two gradients, skipped and counted.
         assert len(after) == 5 and resumed.tracker.estimate().dropped == 1
 
+    def fit(self, batches, callbacks=(), epochs=1, **options):
+        """On a network that doesn't move, so that every step's truth is that of the initial weights."""
+        import lightning.pytorch as pl
+
+        from noisescale.integrations.lightning import NoiseScaleCallback
+
+        class Module(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.network = network()
+
+            def training_step(self, batch, index):
+                return nn.functional.cross_entropy(self.network(batch["x"]), batch["y"])
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.0)
+
+        callback = NoiseScaleCallback(window=50)
+        trainer = pl.Trainer(
+            max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False,
+            enable_model_summary=False, callbacks=[*callbacks, callback], **options,
+        )  # fmt: skip
+        trainer.fit(Module(), torch.utils.data.DataLoader(batches, batch_size=None))
+        return callback.tracker
+
+    def batches(self, count):
+        temperature = torch.tensor(1.0)  # no examples in it
+        return [{"x": x, "y": y, "t": temperature} for x, y in zip(ROWS.split(4), LABELS.split(4), strict=True)][:count]
+
+    def test_an_epochs_last_short_accumulation_is_exact(self):
+        tracker = self.fit(self.batches(5)[3:] + self.batches(2), accumulate_grad_batches=3)
+        assert tracker.estimate().steps == 1 and tracker.estimate().dropped == 1  # three, then one alone
+        tracker = self.fit(self.batches(2), accumulate_grad_batches=3)
+        moments, scale = first_step_truth([4, 4]), tracker.estimate()
+        assert scale.grad_sq_norm == pytest.approx(float(moments.grad_sq_norm), rel=1e-4)
+        assert scale.trace_cov == pytest.approx(float(moments.trace_cov), rel=1e-4)
+
+    def test_a_schedule_of_accumulation(self):
+        from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+        tracker = self.fit(self.batches(4), [GradientAccumulationScheduler({0: 1, 1: 2})], epochs=2)
+        assert tracker.estimate().steps == pytest.approx(2) and tracker.estimate().dropped == 4
+        with pytest.raises(ValueError, match="accumulate_grad_batches × ranks is 1"):
+            self.fit(self.batches(4), [GradientAccumulationScheduler({0: 1})])
+
     def test_one_gradient_a_step_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="accumulate_grad_batches × ranks is 1"):
             self.run(tmp_path, True, accumulation=1)

@@ -1,5 +1,7 @@
 """Every example's norm, by vmap and by hooks, against one backward pass an example."""
 
+from collections import UserDict
+
 import pytest
 import torch
 from test_tracker import assert_same, truth
@@ -365,3 +367,32 @@ def test_batch_norm_without_running_statistics_couples_in_eval_mode_too():
     model = nn.Sequential(nn.Flatten(), nn.Linear(50, 3), nn.BatchNorm1d(3, track_running_stats=False)).double().eval()
     with pytest.raises(ValueError, match="2: BatchNorm couples"):
         per_example_sq_norms(model, loss, data("mlp"))
+
+
+def test_batches_with_other_things_in_them():
+    model, (images, labels) = build("mlp"), data("mlp")
+    batch = {"x": images, "y": labels, "mask": None, "flag": 3}
+    found = per_example_sq_norms(model, lambda model, b: loss(model, (b["x"], b["y"])), batch)
+    expected = per_example_sq_norms(model, loss, (images, labels))
+    for name, norms in expected.sq_norms.items():
+        assert torch.equal(found.sq_norms[name], norms)
+    with pytest.raises(ValueError, match=r"no tensors found in the batch, a UserDict: .* \(dict\(batch\) where"):
+        per_example_sq_norms(model, loss, UserDict(x=images))
+    for chunk in (0, -1):
+        with pytest.raises(ValueError, match=f"chunk must be at least 1 example, got {chunk}"):
+            per_example_sq_norms(model, loss, (images, labels), chunk)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lstm"])
+def test_the_norm_of_one_example(name):
+    model, batch = build(name), data(name, 1)
+    found = per_example_sq_norms(model, loss, batch)
+    for n, gradients in exact_gradients(model, batch).items():
+        torch.testing.assert_close(found.sq_norms[n], (gradients**2).sum(1), rtol=1e-10, atol=1e-20)
+
+
+@pytest.mark.parametrize("way", ["probe", "per_example"])
+def test_a_frozen_model_has_nothing_to_measure(way):
+    tracker = NoiseTracker(build("mlp").requires_grad_(False))
+    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+        getattr(tracker, way)(loss, data("mlp"))

@@ -108,6 +108,10 @@ def test_a_restart_goes_on_as_if_there_had_been_none():
         ({"smallest": 2048}, "smallest ≤ largest"),
         ({"hysteresis": 0.9}, "hysteresis must be at least 1"),
         ({"alpha": 2}, "alpha must lie between"),
+        ({"start": 0}, "start must be at least 1 example, got 0"),
+        ({"start": -64}, "start must be at least 1 example, got -64"),
+        ({"start": 64.0}, "start must be a whole number of examples, got 64.0"),
+        ({"unit": 16.0}, "unit must be a whole number of examples, got 16.0"),
         ({"start": 48}, "start 48 is not an allowed batch size; the nearest is"),
         ({"start": 32, "unit": 24}, "the nearest is 24"),
         ({"start": 20, "smallest": 17, "largest": 23}, "no unit · 2\\^k lies between 17 and 23"),
@@ -149,3 +153,11 @@ def test_planted_gradient_noise_sets_the_batch():
             adaptive.update(average.estimate())
     assert adaptive.batch_size == 256
     assert adaptive.lr_factor == pytest.approx((1 + 1600 / 32) / (1 + 1600 / 256), rel=0.3)
+
+
+def test_a_loader_has_the_length_of_the_moment():
+    adaptive, data = schedule(), TensorDataset(torch.arange(400))
+    loader = DataLoader(data, batch_sampler=AdaptiveBatchSampler(SequentialSampler(data), adaptive))
+    assert len(loader) == len(list(loader)) == 400 // 64
+    adaptive.update(noise(164.0))
+    assert len(loader) == len(list(loader)) == 400 // 128

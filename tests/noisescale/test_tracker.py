@@ -504,3 +504,80 @@ def test_a_models_own_module_is_not_ddps():
     for found in (tracker, beside):
         assert_same(found.estimate(), truth(model, batch, [6, 6], names=names))
     assert set(beside.estimates()) == {"total", "weight", "module.1", "module.3"}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [torch.optim.SGD, torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.ASGD],
+    ids=lambda o: o.__name__,
+)
+def test_preconditioning_by_what_divides_by_no_root_is_refused(optimizer):
+    model, batch = build("mlp"), data("mlp")
+    NoiseTracker(model, precondition=optimizer(model.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match=f"{optimizer.__name__} keeps no second moment"):
+        loss(model, batch).backward()
+
+
+def test_preconditioning_needs_every_parameter_in_the_optimizer():
+    model, batch = build("mlp"), data("mlp")
+    NoiseTracker(model, precondition=torch.optim.Adam(model[3].parameters()))
+    with pytest.raises(ValueError, match=r"1\.\w+ has a gradient, but isn't in the optimizer"):
+        loss(model, batch).backward()
+
+
+def test_preconditioned_by_centered_rmsprop_is_exact():
+    model, batch, sizes = build("mlp"), data("mlp"), [4, 4, 4]
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3, alpha=0.9, centered=True)
+    tracker = NoiseTracker(model, window=1, precondition=optimizer)
+    accumulate(model, tracker, batch, sizes)
+    mean = [p.grad.clone() for p in model.parameters()]
+    optimizer.step()
+    optimizer.zero_grad()
+    each = exact_gradients(copy.deepcopy(model), batch)
+    scaled = [
+        each[n] / ((0.1 * g**2 - (0.1 * g) ** 2).sqrt() + 1e-8).flatten() for n, g in zip(each, mean, strict=True)
+    ]
+    parts = torch.stack([part.mean(0) for part in torch.cat(scaled, 1).split(sizes)])
+    accumulate(model, tracker, batch, sizes)
+    moments = gradient_moments(sq_norms(parts), sizes, sq_norms(parts.mean(0)))
+    assert_same(tracker.estimates()["preconditioned"], moments)
+
+
+def test_a_state_that_does_not_fit_says_what_differs():
+    model = build("mlp")
+    plain, decaying = NoiseTracker(model, window=10), NoiseTracker(model, decay=0.9)
+    adam = NoiseTracker(model, window=10, precondition=torch.optim.Adam(model.parameters()))
+    with pytest.raises(ValueError, match=r"saved with window=10, this average has decay=0\.9"):
+        decaying.load_state_dict(plain.state_dict())
+    with pytest.raises(ValueError, match="saved with a tracker without precondition, this one is with precondition"):
+        adam.load_state_dict(plain.state_dict())
+    with pytest.raises(ValueError, match="saved with a tracker with precondition, this one is without"):
+        plain.load_state_dict(adam.state_dict())
+    with pytest.raises(ValueError, match="no state of a NoiseTracker: averages, columns, skipped, steps missing"):
+        plain.load_state_dict({})
+
+
+def test_a_short_last_batch_is_cut_into_fewer_or_skipped():
+    model, (images, labels) = build("mlp"), data("mlp")
+    split, beside = NoiseTracker(model), NoiseTracker(copy.deepcopy(model))
+    for size in (12, 3, 1):
+        batch = images[:size], labels[:size]
+        beside.probe(loss, batch, parts=4)
+        split.backward(loss, batch, parts=4)
+        split.step()
+        model.zero_grad()
+    for tracker in (split, beside):
+        assert tracker.estimate().steps == pytest.approx(2)
+        assert dict(tracker.skipped) == {"only one part: no two gradients to compare": 1}
+    with pytest.raises(ValueError, match="parts = 4: a batch of 3 can be cut into 1 to 3"):
+        NoiseTracker(model).backward(loss, (images[:3], labels[:3]), parts=4)
+
+
+def test_whole_numbers_and_names_are_asked_for():
+    model = build("mlp")
+    with pytest.raises(ValueError, match=r"every must be a whole number of steps, at least 1, got 1\.5"):
+        NoiseTracker(model, every=1.5)
+    with pytest.raises(ValueError, match=r"window must be a whole number of steps, at least 1, got 2\.5"):
+        NoiseTracker(model, window=2.5)
+    with pytest.raises(ValueError, match=r"groups must give names \(str\) or None, got 3"):
+        NoiseTracker(model, groups=lambda name: 3)
