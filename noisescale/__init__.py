@@ -3,15 +3,9 @@
 from noisescale import theory
 from noisescale.advice import Advice, advise
 from noisescale.average import MomentAverage, NoiseScale, Ratio, ratio_of_means
-from noisescale.curvature import (
-    Curvature,
-    LineSearch,
-    LineSearchFit,
-    fit_line_searches,
-    hessian_noise,
-    line_search,
-)
+from noisescale.curvature import Curvature, hessian_noise
 from noisescale.estimators import Moments, gradient_moments
+from noisescale.linesearch import LineSearch, LineSearchFit, fit_line_searches, line_search
 from noisescale.pareto import Estimate, ParetoFit, fit_pareto
 from noisescale.per_example import per_example_sq_norms
 from noisescale.scaling import ScalingFit, fit_scaling

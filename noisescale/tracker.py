@@ -2,7 +2,6 @@ r"""The noise scale in somebody's training loop: one tracker, one result type, w
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -20,12 +19,10 @@ from noisescale.columns import TOTAL, Columns, Groups
 from noisescale.ddp import CommHook
 from noisescale.estimators import gradient_moments
 from noisescale.guard import ONE_PART
-from noisescale.parts import Layout, Reduction, StepSums
+from noisescale.ledger import Ledger
 from noisescale.per_example import Loss, Measured, leading, part_sq_norms, per_example_sq_norms, split
 from noisescale.precondition import PRECONDITIONED
 from noisescale.wrappers import bare
-
-TOGETHER = 8  # steps whose sums go round the ranks together
 
 
 class NoiseTracker:
@@ -79,11 +76,11 @@ class NoiseTracker:
         self.every = every
         self.skipped: Counter[str] = Counter()
         self._collector = Collector(model, self.columns, precondition, process_group)
-        self._averages = {"": MomentAverage(window, decay)}
+        averages = {"": MomentAverage(window, decay)}
         if precondition is not None:
-            self._averages[PRECONDITIONED] = MomentAverage(window, decay)
-        self._in_flight: list[Reduction] = []
-        self._waiting: list[tuple[Tensor, Layout] | None] = []
+            averages[PRECONDITIONED] = MomentAverage(window, decay)
+        self._averages = averages
+        self._ledger = Ledger(self._collector, self.columns, averages)
         self._steps = 0
         self._largest = 0  # batch that `backward` and `probe` were given
 
@@ -144,14 +141,7 @@ class NoiseTracker:
             found = self._collector.norms(scaler, unscaled)
             if isinstance(found, str):
                 self.skipped[found] += 1
-            if self._collector.ranks > 1:
-                self._waiting.append(None if isinstance(found, str) else found)
-                if len(self._waiting) >= (1 if self._steps < BLOCK * self.every else TOGETHER):
-                    self._send()
-            elif not isinstance(found, str):
-                self._waiting.append(found)
-                if len(self._waiting) >= BLOCK:
-                    self._collect()
+            self._ledger.add(None if isinstance(found, str) else found, together=self._steps >= BLOCK * self.every)
         self._next()
 
     def backward(self, loss: Loss, batch: Any, parts: int = 2, scaler: torch.amp.GradScaler | None = None) -> Tensor:
@@ -219,7 +209,7 @@ class NoiseTracker:
 
     def estimates(self, confidence: float = 0.95) -> dict[str, NoiseScale]:
         """The total, each group, and "preconditioned" where that was asked for."""
-        self._collect()
+        self._ledger.collect()
         skipped = self.skipped.total() if self._collector.ranks == 1 else 0  # on several, such a step went round as NaN
         found = {
             name: self._averages[""].estimate(confidence, column, skipped)
@@ -244,7 +234,7 @@ class NoiseTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything measured so far, on several ranks without sums that wait to go round; call it between steps."""
-        self._collect()
+        self._ledger.collect()
         return {
             "averages": {name: average.state_dict() for name, average in self._averages.items()},
             "columns": self.columns.names,
@@ -273,8 +263,7 @@ class NoiseTracker:
             raise ValueError(f"the state was saved with a tracker {saved}, this one is {here}")
         for name, average in self._averages.items():
             average.load_state_dict(state["averages"][name])
-        self._in_flight.clear()
-        self._waiting.clear()
+        self._ledger.clear()
         self._steps = state["steps"]
         self.skipped = Counter(state["skipped"])
         self._collector.start(self._due())
@@ -310,37 +299,6 @@ class NoiseTracker:
             squares = torch.stack([none if n in frozen else found.sq_norms[n] for n in self.columns.parameters], -1)
             means = torch.stack([none[0] if n in frozen else found.mean_sq_norm[n] for n in self.columns.parameters])
             moments = gradient_moments(self.columns.sum(squares).T, found.sizes, self.columns.sum(means))
-            self._collect()
+            self._ledger.collect()
             self._averages[""].update(*moments, float(sum(found.sizes)))
         self._next()
-
-    def _summed(self) -> list[StepSums]:
-        """The steps that wait, those that were cut alike in one."""
-        found = []
-        for layout, alike in itertools.groupby(self._waiting, key=lambda step: step and step[1]):
-            steps = list(alike)
-            if layout is None:
-                found += [self._collector.nothing() for _ in steps]
-            else:
-                norms = torch.stack([step[0] for step in steps if step is not None])
-                found.append(layout.sums(norms, self.columns, self._collector.kinds))
-        self._waiting.clear()
-        return found
-
-    def _send(self) -> None:
-        self._in_flight.append(Reduction(self._summed(), self._collector.group, self._collector.sharded))
-        if len(self._in_flight) * TOGETHER >= BLOCK:
-            self._collect()
-
-    def _collect(self) -> None:
-        arrived = [reduction.wait() for reduction in self._in_flight]
-        self._in_flight.clear()
-        for sums in arrived if self._collector.ranks > 1 else self._summed():
-            self._update(sums)
-
-    def _update(self, sums: StepSums) -> None:
-        moments = sums.moments(self._collector.ranks)
-        columns = len(self.columns.names)
-        self._averages[""].extend(*(x[:, :columns] for x in moments), sums.examples)
-        if PRECONDITIONED in self._averages:
-            self._averages[PRECONDITIONED].extend(*(x[:, columns:] for x in moments), sums.examples)

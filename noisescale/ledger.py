@@ -1,0 +1,74 @@
+r"""From the norms of steps to the averages: several steps at once, and round the ranks where there are any."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from noisescale.average import BLOCK, MomentAverage
+from noisescale.collect import Collector
+from noisescale.columns import Columns
+from noisescale.parts import Layout, Reduction, StepSums
+from noisescale.precondition import PRECONDITIONED
+
+TOGETHER = 8  # steps whose sums go round the ranks together
+
+
+class Ledger:
+    """Steps that wait to be summed, and sums on their way round the ranks, before they reach the averages."""
+
+    def __init__(self, collector: Collector, columns: Columns, averages: Mapping[str, MomentAverage]) -> None:
+        self._collector, self._columns, self._averages = collector, columns, averages
+        self._waiting: list[tuple[Tensor, Layout] | None] = []
+        self._in_flight: list[Reduction] = []
+
+    def add(self, step: tuple[Tensor, Layout] | None, together: bool) -> None:
+        """One step, None where it can't be used; on several ranks `together` with others, or at once."""
+        if self._collector.ranks > 1:
+            self._waiting.append(step)
+            if len(self._waiting) >= (TOGETHER if together else 1):
+                self._send()
+        elif step is not None:
+            self._waiting.append(step)
+            if len(self._waiting) >= BLOCK:
+                self.collect()
+
+    def collect(self) -> None:
+        """Into the averages: all that arrived, on one rank all that waits too."""
+        arrived = [reduction.wait() for reduction in self._in_flight]
+        self._in_flight.clear()
+        for sums in arrived if self._collector.ranks > 1 else self._summed():
+            self._update(sums)
+
+    def clear(self) -> None:
+        """Forget what hasn't reached the averages."""
+        self._in_flight.clear()
+        self._waiting.clear()
+
+    def _summed(self) -> list[StepSums]:
+        """The steps that wait, those that were cut alike in one."""
+        found = []
+        for layout, alike in itertools.groupby(self._waiting, key=lambda step: step and step[1]):
+            steps = list(alike)
+            if layout is None:
+                found += [self._collector.nothing() for _ in steps]
+            else:
+                norms = torch.stack([step[0] for step in steps if step is not None])
+                found.append(layout.sums(norms, self._columns, self._collector.kinds))
+        self._waiting.clear()
+        return found
+
+    def _send(self) -> None:
+        self._in_flight.append(Reduction(self._summed(), self._collector.group, self._collector.sharded))
+        if len(self._in_flight) * TOGETHER >= BLOCK:
+            self.collect()
+
+    def _update(self, sums: StepSums) -> None:
+        moments = sums.moments(self._collector.ranks)
+        columns = len(self._columns.names)
+        self._averages[""].extend(*(x[:, :columns] for x in moments), sums.examples)
+        if PRECONDITIONED in self._averages:
+            self._averages[PRECONDITIONED].extend(*(x[:, columns:] for x in moments), sums.examples)
