@@ -26,6 +26,13 @@ class Ratio:
     `value` is always the plain ratio of the two means, and `low` … `high` the ratios that the data don't exclude. Where
     the denominator isn't clearly positive, `determined` is False, `high` is infinite and `remark` says why; `value` is
     then a number to distrust, not one to replace (it is NaN only where there are no rows or the denominator is 0).
+
+    Attributes:
+        value, low, high: in the numerators' unit over the denominators'.
+        numerator, denominator: the two weighted means, each in its own unit; `…_error` their standard errors.
+        rows: behind it, the effective number (Kish) where weights differ.
+        determined: whether the denominator is clearly positive.
+        remark: why not, empty otherwise.
     """
 
     value: float
@@ -45,8 +52,10 @@ class NoiseScale:
     r"""B_simple = tr Σ / |G|² (eq. 2.9) with what stands behind it; `Ratio` says how to read the interval.
 
     Attributes:
-        grad_sq_norm, trace_cov: the two means; `…_error` their standard errors. Negative estimates stay negative.
+        grad_sq_norm: mean of |G|², in (loss / parameter)², `…_error` its standard error. It may be negative, and stays.
+        trace_cov: mean of tr Σ, in the same times one example, likewise.
         b_simple, low, high: in examples.
+        confidence: of the interval.
         examples: examples behind the estimate, `steps` optimizer steps; under an EMA the effective numbers (Kish).
         dropped: steps left out so far because a value wasn't finite.
         determined: False where |G|² isn't clearly positive at this confidence; then `high` is infinite.
@@ -81,7 +90,7 @@ def ratio_of_means(
     confidence: float = 0.95,
     correlated: bool = False,
 ) -> Ratio:
-    r"""Σ w n / Σ w d with Fieller's interval: all ρ with (n̄ − ρ d̄)² ≤ t² Var(n̄ − ρ d̄).
+    r"""Σ w n / Σ w d with Fieller's interval (1954): all ρ with (n̄ − ρ d̄)² ≤ t² Var(n̄ − ρ d̄).
 
     The covariance of (n̄, d̄) comes from the rows themselves. For independent rows, Σ w²(x − x̄)(x − x̄)ᵀ with Kish's
     (Σw)²/Σw² − 1 degrees of freedom, right also where rows differ in their noise. With `correlated`, rows are in the
@@ -168,6 +177,9 @@ class MomentAverage:
     Args:
         window: number of steps, or
         decay: factor per step in (0, 1); 0.99 remembers about 100 steps.
+
+    Raises:
+        ValueError: neither or both are given, or one is out of range.
     """
 
     def __init__(self, window: int | None = None, decay: float | None = None) -> None:
@@ -201,7 +213,12 @@ class MomentAverage:
             self._flush()
 
     def extend(self, grad_sq_norm: Tensor, trace_cov: Tensor, examples: Tensor | float) -> None:
-        """Add several steps: tensors with the steps first; `examples` is one number for all, or one a step."""
+        """Add several steps.
+
+        Args:
+            grad_sq_norm, trace_cov: (steps, …), the rest as in `update`.
+            examples: behind each step: one number for all, or (steps,).
+        """
         self._flush()
         moments = torch.stack([grad_sq_norm, trace_cov], dim=1).detach()
         if isinstance(examples, Tensor):
@@ -213,9 +230,15 @@ class MomentAverage:
             self._append(np.concatenate([host, np.full_like(host[:, :1], examples)], axis=1))
 
     def estimate(self, confidence: float = 0.95, index: int | tuple[int, ...] = (), skipped: int = 0) -> NoiseScale:
-        """The ratio of the means as it stands; `index` picks the entry where steps hold more than one.
+        """The ratio of the means as it stands.
 
-        `skipped` steps, left out before they came here, are added to those dropped.
+        Args:
+            confidence: of the interval, in (0, 1).
+            index: picks the entry where steps hold more than one.
+            skipped: steps left out before they came here, added to those dropped.
+
+        Raises:
+            ValueError: a confidence outside (0, 1), or an index that doesn't pick one entry.
         """
         self._flush()
         if self._rows is None:

@@ -123,14 +123,15 @@ class Collector:
         """
         if self._guard.touched:
             raise ValueError("a backward pass after the last micro_batch(): call micro_batch() after each one")
-        if not (unscaled or self._averaged_by_user or self._guard.unchanged()):
+        versions = self._guard.versions()
+        if not (unscaled or self._averaged_by_user or self._guard.unchanged(versions)):
             raise ValueError(
                 "gradients changed between the last micro_batch() and step(): call step() before clipping, zero_grad() "
                 "and scaler.unscale_(), or step(scaler, unscaled=True) after unscale_()"
             )
         self._check_complete()
         buckets = self._guard.buckets
-        used = self._guard.used(self._hooked)
+        used = self._guard.used(versions, self._hooked)
         if not any(used):
             return self._guard.problem or NO_GRADIENT
         if (len(self._examples) if buckets else sum(self._counts)) < (2 if self.ranks == 1 else 1):

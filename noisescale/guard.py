@@ -36,14 +36,18 @@ class Guard:
         self._parts = 0
         self._weights = 0  # how often they had been written to when the last part was closed
         self._last = [-1] * len(self._parameters)  # part in which each parameter was seen
-        self._left = self._versions()
+        self._left = self.versions()
         self._first: list[Version] = [None] * len(self._parameters)
         self._before = self._first
         self._closed: list[Version] = []
 
+    def versions(self) -> list[Version]:
+        """By parameter which tensor its gradient is, and how often it was written to."""
+        return [_version(p) for p in self._parameters]
+
     def begin(self) -> None:
         """A backward pass begins and has added to nothing yet."""
-        self._before = self._versions()
+        self._before = self.versions()
         if not self._parts:
             self._first = self._before
 
@@ -68,21 +72,18 @@ class Guard:
         if self._closed and weights != self._weights:
             self.problem = STEPPED_BETWEEN
         self._weights = weights
-        self._closed = self._versions()
+        self._closed = self.versions()
         self.touched = False
         self._parts += not self.buckets
 
-    def unchanged(self) -> bool:
+    def unchanged(self, versions: list[Version]) -> bool:
         """Whether the gradients are as they were when the last part was closed."""
-        return not self._closed or self._versions() == self._closed
+        return not self._closed or versions == self._closed
 
-    def used(self, hooked: Sequence[bool]) -> list[bool]:
+    def used(self, versions: Sequence[Version], hooked: Sequence[bool]) -> list[bool]:
         """By parameter whether it has a gradient of this step; sets `problem` where one isn't followed."""
         found = []
-        for p, at, first, left, follow in zip(
-            self._parameters, self._last, self._first, self._left, hooked, strict=True
-        ):
-            now = _version(p)
+        for now, at, first, left, follow in zip(versions, self._last, self._first, self._left, hooked, strict=True):
             if now is not None and not follow and now != left:
                 self.problem = UNHOOKED
             # Other ranks may have reached what this one didn't: then its gradient has been written to.
@@ -94,9 +95,6 @@ class Guard:
             self.problem = CHANGED_BETWEEN
         elif not self._parts and before is not None and before == self._left[index]:
             self.problem = NOT_CLEARED
-
-    def _versions(self) -> list[Version]:
-        return [_version(p) for p in self._parameters]
 
 
 def _version(parameter: nn.Parameter) -> Version:

@@ -23,7 +23,7 @@ ZOOMS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the ends of its confidence interval; an open end is 0 or inf."""
+    """A value with the ends of its confidence interval, all in the value's unit; an open end is 0 or inf."""
 
     value: float
     low: float
@@ -54,6 +54,7 @@ class ParetoFit:
 
     @property
     def determined(self) -> bool:
+        """Whether B_crit lies within the batch sizes, with an interval closed at both ends."""
         return self.status == "determined"
 
     def steps(self, batch_size: ArrayLike) -> Floats:
@@ -74,6 +75,8 @@ def fit_pareto(
     confidence: float = 0.95,
 ) -> ParetoFit:
     r"""S_min, E_min and B_crit, with intervals, from the steps that each batch size took to a goal.
+
+    Fits ln S = ln S_min + ln(1 + B_crit/B) (eq. 2.11), E_min = S_min B_crit (eq. 2.12).
 
     Maximum likelihood with normal errors of one unknown size in ln S. Runs at the same batch size are averaged (in ln
     S) first, so that a batch size counts as one point and its scatter around the curve, whatever it comes from –

@@ -48,6 +48,8 @@ def split(batch: Any, size: int) -> Iterator[Any]:
 def per_example_sq_norms(model: nn.Module, loss: Loss, batch: Any, chunk: int = 32) -> Measured:
     r"""|G_i|² of every example i by `vmap(grad)`, `chunk` at a time: exact for any model that treats them apart.
 
+    With b_i = 1 they are what `gradient_moments` takes (App. A.1 with single examples).
+
     Training isn't touched: `.grad`, buffers and random state stay as they were. Dropout draws anew for every example.
     Recurrent layers don't go through `vmap`; a model with one gets a backward pass for each example.
 

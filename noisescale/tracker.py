@@ -43,7 +43,8 @@ class NoiseTracker:
     Their sums go round together: of every step at first, then of 8 steps, so that an estimate is up to 7 steps behind.
 
     Args:
-        model: plain, compiled, wrapped in DDP, or after `fully_shard`. Build the tracker before the first step.
+        model: plain, compiled, in DDP (the DDP, not the module inside), or after `fully_shard`, in any order. Build the
+            tracker before the first step.
         window, decay: steps to average over, see `MomentAverage`; `window=500` where neither is given.
         groups: None, "layer", or a function from a parameter's name to a group's name: an estimate for each.
         every: measure every n-th step only.
@@ -52,8 +53,9 @@ class NoiseTracker:
         process_group: the ranks whose gradients are averaged; found from DDP or `fully_shard` where not given.
 
     Raises:
-        ValueError: `every`, `window` or `decay` out of range or both of the last given; a model without parameters or
-            on several devices; groups that name nothing; `precondition` under `fully_shard`.
+        ValueError: `every`, `window` or `decay` out of range or both of the last given; a model without parameters, on
+            several devices, partly outside its DDP, or under FSDP1; groups that name nothing; `precondition` under
+            `fully_shard`.
     """
 
     def __init__(
@@ -89,11 +91,16 @@ class NoiseTracker:
     def micro_batch(self, examples: float, weight: float | None = None) -> None:
         """Close one part: everything since the last call was the backward pass of `examples` examples.
 
-        `weight` is the factor by which the micro-batch's mean loss entered the step's; the same for all by default, as
-        in `(loss / k).backward()`. Give it where parts of unequal size count by their examples.
+        Args:
+            examples: what the loss is a mean over, in the unit that B_simple is to have. With example hooks it must be
+                the rows of the batch.
+            weight: the factor by which the micro-batch's mean loss entered the step's; the same for all by default, as
+                in `(loss / k).backward()`. Give it where parts of unequal size count by their examples.
 
         Raises:
-            ValueError: `examples` or `weight` isn't positive.
+            ValueError: `examples` or `weight` isn't positive; after `close`, `probe` or `per_example`; several ranks of
+                which neither DDP, `fully_shard` nor `process_group` tells; with example hooks, a layer whose rows
+                aren't the examples, or a weight that is used outside its layer.
         """
         examples = float(examples)
         if not 0 < examples < math.inf:
@@ -107,10 +114,16 @@ class NoiseTracker:
 
         Cheaper and coarser: R ranks are R gradients, however many micro-batches each accumulates under `no_sync`.
         `micro_batch` and `step` are called as before. The hook reduces as DDP does without one, to the bit, or with
-        `hook` and its `state`, such as `bf16_compress_hook`. A hook that doesn't return the mean biases |G|².
+        `hook` and its `state`, such as `bf16_compress_hook`. A hook that doesn't return the mean biases |G|². Whether
+        the step before was cleared can't be seen from here.
+
+        Args:
+            hook: what reduces a bucket, as for `register_comm_hook`; DDP's own mean by default.
+            state: its first argument.
 
         Raises:
-            ValueError: the model isn't wrapped in DDP, or has one rank only.
+            ValueError: the model isn't in DDP, or has one rank only.
+            RuntimeError: from DDP, where it has a hook already.
         """
         self._collector.use_ddp_hook(hook, state)
 
@@ -119,10 +132,12 @@ class NoiseTracker:
 
         Hooks on the layers keep what the norms need ("ghost norms"). `micro_batch` and `step` are called as before,
         also with one micro-batch a step; the loss must be a mean over the examples. Linear, Conv1d, Conv2d, Embedding,
-        LayerNorm, RMSNorm, GroupNorm and LSTM are known.
+        LayerNorm, RMSNorm, GroupNorm and LSTM are known. The first step also runs the model a few times without
+        gradients, its buffers and random numbers put back, to see that every layer gets the examples first.
 
         Raises:
-            ValueError: a layer that isn't known, by name; a compiled or sharded model; `precondition`.
+            ValueError: a layer that isn't known, or BatchNorm that takes the batch's statistics, by name; a compiled or
+                sharded model; `precondition`.
         """
         self._collector.use_example_hooks()
 
@@ -204,11 +219,18 @@ class NoiseTracker:
     # Results
 
     def estimate(self, confidence: float = 0.95) -> NoiseScale:
-        """B_simple of all parameters together, with its interval."""
+        """B_simple of all parameters together, with its interval.
+
+        Args:
+            confidence: of the interval, in (0, 1).
+
+        Raises:
+            ValueError: a confidence outside it.
+        """
         return self.estimates(confidence)[TOTAL]
 
     def estimates(self, confidence: float = 0.95) -> dict[str, NoiseScale]:
-        """The total, each group, and "preconditioned" where that was asked for."""
+        """The total, each group, and "preconditioned" where that was asked for; arguments and errors as `estimate`."""
         self._ledger.collect()
         skipped = self.skipped.total() if self._collector.ranks == 1 else 0  # on several, such a step went round as NaN
         found = {
@@ -224,7 +246,11 @@ class NoiseTracker:
         return found
 
     def scalars(self, prefix: str = "noise_scale") -> dict[str, float]:
-        """Flat numbers for a logger: each estimate's numerator, denominator and ratio, and the ends of its interval."""
+        """Flat numbers for a logger: each estimate's numerator, denominator and ratio, and the ends of its interval.
+
+        Args:
+            prefix: of the names: `noise_scale/b_simple`, and with a group `noise_scale/group/b_simple`.
+        """
         names = ("trace_cov", "grad_sq_norm", "b_simple", "low", "high", "examples")
         return {
             "/".join([prefix, *([] if name == TOTAL else [name]), field]): getattr(scale, field)
