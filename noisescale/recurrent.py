@@ -34,14 +34,18 @@ def refusal(layer: nn.LSTM) -> str:
 @torch.no_grad()
 def lstm(layer: nn.LSTM, record: Record) -> dict[str, Use]:
     """Uses by parameter name, all layers and directions."""
-    first = (lambda t: t.transpose(0, 1)) if layer.batch_first else (lambda t: t)
+    dtype = layer.weight_ih_l0.dtype  # autocast hands out less
+
+    def first(t: Tensor) -> Tensor:
+        return (t.transpose(0, 1) if layer.batch_first else t).to(dtype)
+
     directions = 2 if layer.bidirectional else 1
     size = layer.hidden_size
     x, output = first(record.x), first(record.output)
     d_output = torch.zeros_like(output) if record.gradients[0] is None else first(record.gradients[0])
     zeros = x.new_zeros(layer.num_layers * directions, x.shape[1], size)
-    h0, c0 = record.start or (zeros, zeros)
-    d_h, d_c = (zeros if g is None else g for g in record.gradients[1:])
+    h0, c0 = (zeros, zeros) if record.start is None else (t.to(dtype) for t in record.start)
+    d_h, d_c = (zeros if g is None else g.to(dtype) for g in record.gradients[1:])
 
     inputs, outputs = [x], []
     for level in range(layer.num_layers - 1):

@@ -110,10 +110,13 @@ def _copies_keep_apart(
 def _run(model: nn.Module, layers: Iterable[nn.Module], see: Callable[..., Any], call: Call) -> list[Tensor]:
     """The tensors that the model returns, with `see` as a hook on the layers; nothing is left changed."""
     handles = [layer.register_forward_hook(see, with_kwargs=True) for layer in layers]
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # or training would get weights that were cast without gradients
     try:
         with torch.no_grad(), undisturbed(model):
             output = model(*call[0], **call[1])
     finally:
+        torch.set_autocast_cache_enabled(cached)
         for handle in handles:
             handle.remove()
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]

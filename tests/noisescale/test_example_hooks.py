@@ -218,3 +218,24 @@ def test_tokens_are_not_examples():
     loss(model, data("tied")).backward()
     with pytest.raises(ValueError, match=r"saw 12 rows for 72 examples; .* takes their number, not that of tokens"):
         tracker.micro_batch(72)
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer", "lstm"])
+def test_trying_the_model_out_leaves_the_first_step_as_it_is(name):
+    """Under autocast, whose copies of weights are kept from one forward pass to the next; with dropout."""
+    gradients = []
+    for measure in (False, True):
+        model, batch = build(name, torch.float32), data(name, dtype=torch.float32)
+        model.append(nn.Dropout(0.5)) if isinstance(model, nn.Sequential) else None
+        torch.manual_seed(0)
+        if measure:
+            tracker = hooked(model)
+        with torch.autocast("cpu", torch.bfloat16):
+            value = loss(model, batch)
+        value.backward()
+        if measure:
+            tracker.micro_batch(BATCH)
+            tracker.step()
+            assert tracker.estimate().dropped == 0
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
