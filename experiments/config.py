@@ -288,6 +288,12 @@ def check(suite: SuiteConfig) -> None:
             if not metric.better(hard, easy) or hard == easy:
                 way = "falling" if metric.direction == "min" else "rising"
                 raise UserError(f"{key}={list(values)}: {hard:g} after {easy:g}; {metric.name} goals must be {way}")
+    floor = getattr(run.task, "floor", None)
+    if floor is not None and metric.better(floor, sweep.goals[0]):
+        raise UserError(
+            f"task.floor={floor:g}, the {metric.name} until an episode has ended, already meets the goal "
+            f"{sweep.goals[0]:g}; allowed: below {sweep.goals[0]:g}, best the lowest return of {run.task.env_id}"
+        )
     if run.stop_metric is not None and not metric.better(run.stop_metric, sweep.goals[-1]):
         raise UserError(
             f"stop_metric={run.stop_metric:g} would end runs before the last goal {sweep.goals[-1]:g}; "

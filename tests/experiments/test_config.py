@@ -11,6 +11,8 @@ from experiments.config import CONFIGS, load
 from experiments.errors import UserError
 from experiments.tasks import TASKS
 
+RL_DOC = "docs/reinforcement.md"
+
 
 def presets() -> list[tuple[str, str]]:
     return [tuple(path.stem.rsplit("_", 1)) for path in sorted((CONFIGS / "task_preset").glob("*.yaml"))]  # type: ignore[misc]
@@ -73,6 +75,20 @@ def test_a_batch_larger_than_the_data_without_replacement_is_refused():
     load(overrides)
     with pytest.raises(UserError, match=r"batch_size=2048 is larger than the data \(1500 images\)"):
         load([*overrides, "task.replacement=false"])
+
+
+def test_a_floor_that_meets_a_goal_is_refused_before_anything_trains():
+    acrobot = ["task=cartpole", "task.env_id=Acrobot-v1", "sweep.goals=[-400,-200,-100]", "stop_metric=-100"]
+    load([*acrobot, "task.floor=-500"])
+    with pytest.raises(
+        UserError, match=r"task\.floor=0, .*already meets the goal -400; allowed: below -400.* Acrobot-v1"
+    ):
+        load(acrobot)
+
+
+def test_the_documented_sweep_of_another_environment_composes():
+    (command,) = re.findall(r"make sweep TASK=(\w+) ARGS='(task\.env_id=.*?)'", (CONFIGS.parent / RL_DOC).read_text())
+    load([f"task={command[0]}", *command[1].split()])
 
 
 @pytest.mark.parametrize(
