@@ -163,6 +163,14 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     return torch.addcmul(shift, images, scale)
 
 
+def channels_last(images: Tensor) -> Tensor:
+    """The same (n, c, h, w) laid out channel by channel of each pixel, which convolutions on a CPU are fastest with.
+
+    `contiguous(memory_format=torch.channels_last)` does it too, but not under `vmap`.
+    """
+    return images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
 def crop_and_flip(images: Tensor, pad: int, generator: torch.Generator) -> Tensor:
     """Each image padded with `pad` black pixels a side, cropped back at random, and mirrored with probability ½.
 

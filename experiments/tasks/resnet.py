@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.image_data import channels_last
+
 Norm = Literal["batch", "group"]
 
 
-class GhostBatchNorm(nn.Module):
+class GhostBatchNorm(nn.BatchNorm2d):
     """Batch normalisation whose statistics come from `size` consecutive examples at a time, also in evaluation.
 
     y = weight · (x − mean)/√(var + 1e-5) + bias; mean and variance are over a ghost batch and all places. A batch under
@@ -20,10 +22,8 @@ class GhostBatchNorm(nn.Module):
     """
 
     def __init__(self, channels: int, size: int):
-        super().__init__()
+        super().__init__(channels, track_running_stats=False)
         self.size = size
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) > self.size and len(x) % self.size:
@@ -31,7 +31,10 @@ class GhostBatchNorm(nn.Module):
                 f"{len(x)} examples cannot be cut into ghost batches of {self.size}; "
                 "make batches and micro-batches multiples of it"
             )
-        parts = [F.batch_norm(part, None, None, self.weight, self.bias, training=True) for part in x.split(self.size)]
+        parts = [
+            F.batch_norm(part, None, None, self.weight, self.bias, training=True, eps=self.eps)
+            for part in x.split(self.size)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -102,4 +105,4 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, classes) of images (n, 3, height, width)."""
-        return self.output(self.body(images.contiguous(memory_format=torch.channels_last)).mean((2, 3)))
+        return self.output(self.body(channels_last(images)).mean((2, 3)))

@@ -2,7 +2,10 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.image_data import channels_last
 from experiments.tasks.resnet import GhostBatchNorm, ResNet, norm_layer
+from experiments.tasks.rl.policy import Policy
+from noisescale import NoiseTracker
 
 
 def parameters(model: nn.Module) -> int:
@@ -82,3 +85,42 @@ def test_forward_leaves_no_state_behind():
     before = model(x)
     model(torch.randn(8, 3, 8, 8))
     assert model(x).equal(before)
+
+
+def summed_squares(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """A mean over examples of something of all outputs."""
+    parts = outputs if isinstance(outputs, tuple) else (outputs,)
+    return sum((part.flatten(1) if part.dim() > 1 else part[:, None]).square().sum(1).mean() for part in parts)
+
+
+@pytest.mark.parametrize("network", ["resnet", "resnet-50's stem", "policy"])
+def test_single_examples_have_gradients_by_vmap_as_by_themselves(network):
+    torch.manual_seed(0)
+    if network == "policy":
+        model, batch = Policy("small", (4, 84, 84), 6, 0), torch.randint(256, (6, 4, 84, 84)).to(torch.uint8)
+    else:
+        stem = 1 if network == "resnet" else 4
+        model, batch = ResNet(4, (1, 1), 5, stem, stem == 4, norm_layer("group", 4)), torch.randn(6, 3, 16, 16)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return summed_squares(model(batch))
+
+    tracker = NoiseTracker(model, window=10)
+    tracker.per_example(loss, batch, chunk=4)
+    singles = [torch.autograd.grad(loss(model, one[None]), list(model.parameters())) for one in batch]
+    rows = torch.stack([torch.cat([g.flatten() for g in of_one]) for of_one in singles]).double()
+    assert tracker.estimate().trace_cov == pytest.approx(rows.var(0).sum().item(), rel=1e-4)
+
+
+def test_layout_is_that_of_torch():
+    images = torch.randn(2, 3, 4, 5)
+    ours, theirs = channels_last(images), images.contiguous(memory_format=torch.channels_last)
+    assert ours.equal(theirs) and ours.stride() == theirs.stride()
+
+
+def test_ghost_batches_are_refused_by_name_where_each_example_is_asked_for():
+    model = ResNet(4, (1,), 5, 1, False, norm_layer("batch", 4))
+    with pytest.raises(ValueError, match=r"body\.1, .*BatchNorm couples"):
+        NoiseTracker(model, window=10).per_example(
+            lambda model, x: model(x).square().mean(), torch.randn(4, 3, 8, 8), chunk=4
+        )

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from experiments.image_data import channels_last
+
 Network = Literal["nature", "small", "mlp"]
 
 
@@ -47,6 +49,6 @@ class Policy(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         if self.pixels:
-            obs = (obs.float() / 255).contiguous(memory_format=torch.channels_last)
+            obs = channels_last(obs.float() / 255)
         features = self.trunk(obs)
         return self.logits(features), self.value(features).squeeze(-1)
