@@ -1,15 +1,17 @@
-"""Image sets as one uint8 tensor: decoded once into a cached file, checked by its hash, augmented in batches.
+"""Image sets as one uint8 tensor: decoded once into cached files, checked by their hashes, augmented in batches.
 
-A cached set is one `.npy` array of rows (label, pixels), read through a memory map that all workers of a machine
-share. Its `.sha256` (as `sha256sum` writes it) is written last, so a file without one is an interrupted write and is
-decoded again.
+A cached set is an `.npy` array of rows (label, pixels), or several of at most `SHARD` bytes, read through memory maps
+that all workers of a machine share. Its `.sha256` (as `sha256sum` writes it) is written last, so files without one are
+an interrupted write and are decoded again. A machine hashes the files when it first opens them and keeps their sizes
+and times in `.checked`; while these stay, they aren't read again. `sha256sum -c` in the cache folder always does.
 """
 
 import hashlib
 import os
+import re
 import shutil
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -22,11 +24,40 @@ from torch import Tensor
 
 from experiments.errors import UserError
 
+SHARD = 8 << 30
+LABELS = 1 << 16
+
+Pieces = Iterable[tuple[np.ndarray, np.ndarray]]
+
+
+class Shards:
+    """Images (n, channels, height, width) in several files, to be read by index."""
+
+    def __init__(self, parts: Sequence[Tensor]):
+        self.parts = parts
+        self.starts = torch.tensor([0, *(len(part) for part in parts)]).cumsum(0)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def to(self, device: torch.device) -> Tensor:
+        """All of them."""
+        return torch.cat([part.to(device) for part in self.parts])
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        shard = torch.searchsorted(self.starts, index, right=True) - 1
+        images = torch.empty(len(index), *self.parts[0].shape[1:], dtype=torch.uint8)
+        for number in shard.unique().tolist():
+            here = shard == number
+            images[here] = self.parts[number][index[here] - self.starts[number]]
+        return images
+
 
 class ImageSet(NamedTuple):
     """`images` (n, channels, height, width) uint8 and `labels` (n,) int64."""
 
-    images: Tensor
+    images: Tensor | Shards
     labels: Tensor
 
     def to(self, device: torch.device) -> "ImageSet":
@@ -60,23 +91,37 @@ def stamp(*files: Path) -> str:
     return ";".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
 
 
-def cached(name: str, recipe: str, decode: Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]) -> ImageSet:
+def cached(name: str, recipe: str, decode: Callable[[], Pieces]) -> ImageSet:
     """The set that `decode` yields in pieces (images (n, c, h, w) uint8, labels (n,)), from the cache if it is there.
 
-    `recipe` is all that the content depends on. `UserError` where the cached file doesn't match its hash, or cannot be
-    written.
+    `recipe` is all that the content depends on. `UserError` where the set can't be decoded, a cached file doesn't match
+    its hash, or none can be written.
     """
     path = cache_folder() / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.npy"
-    if not _mark(path).exists():
-        _write(path, _readable(name, decode()))
-    state = path.stat() if path.exists() else None
-    return _open(path, (state.st_size, state.st_mtime_ns) if state else None)
+    if not _digests(path):
+        _write(path, _readable(name, decode))
+    files = [path.with_name(file) for file in _digests(path)]
+    for file in files:
+        if not file.exists():
+            raise _damaged(path, file, "missing")
+    return _open(path, stamp(*files))
 
 
-def _readable(name: str, pieces: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _readable(name: str, decode: Callable[[], Pieces]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    found = 0
     try:
-        yield from pieces
-    except (OSError, ValueError, TypeError, KeyError, zlib.error) as error:
+        for images, labels in decode():
+            if len(images) != len(labels):
+                raise ValueError(f"{len(images):,} images have {len(labels):,} labels")
+            if labels.min(initial=0) < 0 or labels.max(initial=0) >= LABELS:
+                raise ValueError(f"labels from {labels.min()} to {labels.max()}; allowed: 0 to {LABELS - 1}")
+            found += len(labels)
+            yield images, labels
+        if not found:
+            raise ValueError("there is no image in them")
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # Pillow, SciPy and Arrow raise all kinds on bytes that are none of theirs
         raise UserError(
             f"{name}: its files cannot be decoded ({type(error).__name__}: {' '.join(str(error).split())[:160]})\n"
             "one of them is damaged or cut short: fetch the set again"
@@ -87,42 +132,69 @@ def _mark(path: Path) -> Path:
     return path.with_suffix(".sha256")
 
 
-def _write(path: Path, pieces: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Piece by piece, so that a set may be larger than the memory; aside, then renamed; the mark last.
+def _digests(path: Path) -> dict[str, str]:
+    """The set's files and their SHA-256, by its mark; none where a write was interrupted."""
+    text = _mark(path).read_text(errors="replace") if _mark(path).exists() else ""
+    return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64})  (.+)$", text, re.MULTILINE)}
+
+
+def _write(path: Path, pieces: Pieces) -> None:
+    """Piece by piece, so that a set may be larger than the memory; aside, synced, then renamed; the mark last.
 
     (`np.save` would pass over a full disk in silence.)
     """
-    aside = path.with_suffix(f".{os.getpid()}.tmp")
-    rows, written = np.empty(0), 0
+    asides: list[Path] = []
+    written = 0
+
+    def aside() -> Path:
+        asides.append(path.with_suffix(f".{len(asides)}.{os.getpid()}.tmp"))
+        return asides[-1]
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            for images, labels in pieces:
-                rows = np.empty(len(labels), dtype=[("label", "<u2"), ("image", "u1", images.shape[1:])])
-                rows["label"], rows["image"] = labels, images
-                if not written:
-                    _header(file, rows.dtype, 0)
-                file.write(rows.view(np.uint8).data)
-                written += len(rows)
-            file.seek(0)
-            _header(file, rows.dtype, written)
-        digest = _digest(aside)
-        aside.replace(path)
-        aside.write_text(f"{digest}  {path.name}\n")
-        aside.replace(_mark(path))
+        rows = (_rows(*piece) for piece in pieces)
+        piece = next(rows, None)
+        while piece is not None:
+            dtype, count = piece.dtype, 0
+            with aside().open("wb") as file:
+                _header(file, dtype, 0)
+                while piece is not None and (not count or file.tell() + piece.nbytes <= SHARD):
+                    file.write(piece.view(np.uint8).data)
+                    count += len(piece)
+                    written += len(piece)
+                    piece = next(rows, None)
+                file.seek(0)
+                _header(file, dtype, count)
+                _sync(file)
+        files = {shard: path.with_suffix(f".{n}.npy" if n else ".npy") for n, shard in enumerate(asides)}
+        mark = "".join(f"{_digest(shard)}  {file.name}\n" for shard, file in files.items())
+        for shard, file in files.items():
+            shard.replace(file)
+        with aside().open("wb") as file:
+            file.write(mark.encode())
+            _sync(file)
+        asides[-1].replace(_mark(path))
     except OSError as error:
-        if not path.parent.is_dir():
-            room = "no such folder"
-        else:
-            aside.unlink(missing_ok=True)
-            room = f"{shutil.disk_usage(path.parent).free >> 20} MB free"
+        room = f"{shutil.disk_usage(path.parent).free >> 20} MB free" if path.parent.is_dir() else "no such folder"
         raise UserError(
             f"cannot write {path} after {written:,} images: {error.strerror} ({room})\n"
             "free some space, or set NOISESCALE_CACHE to a folder that can be written"
         ) from None
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    finally:
+        for left in asides:
+            left.unlink(missing_ok=True)
+
+
+def _rows(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    rows = np.empty(len(labels), dtype=[("label", "<u2"), ("image", "u1", images.shape[1:])])
+    rows["label"], rows["image"] = labels, images
+    return rows
+
+
+def _sync(file: BinaryIO) -> None:
+    """To the disk, so that no later rename is there before it."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _header(file: BinaryIO, dtype: np.dtype, count: int) -> None:
@@ -136,16 +208,27 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _damaged(path: Path, file: Path, how: str) -> UserError:
+    return UserError(
+        f"{file} is {how}: its SHA-256 is not the one in {_mark(path).name}\n"
+        f"delete the set (rm {path.with_suffix('')}.*) and run again; the images are then decoded anew"
+    )
+
+
 @lru_cache(maxsize=8)
-def _open(path: Path, state: tuple[int, int] | None) -> ImageSet:
-    """Hashed once per process and file state."""
-    if state is None or _digest(path) != _mark(path).read_text().split()[0]:
-        raise UserError(
-            f"{path} is {'missing' if state is None else 'damaged'}: its SHA-256 is not the one in {_mark(path).name}\n"
-            f"delete the two (rm {path.with_suffix('')}.*) and run again; the images are then decoded anew"
-        )
-    rows = np.load(path, mmap_mode="c", allow_pickle=False)
-    return ImageSet(torch.from_numpy(rows["image"]), torch.from_numpy(rows["label"].astype(np.int64)))
+def _open(path: Path, state: str) -> ImageSet:
+    """`state` is the files' stamp; they are hashed where it isn't the one that was checked before."""
+    digests, checked = _digests(path), path.with_suffix(".checked")
+    if not checked.exists() or checked.read_text(errors="replace") != state:
+        for name, digest in digests.items():
+            if _digest(path.with_name(name)) != digest:
+                raise _damaged(path, path.with_name(name), "damaged")
+        with suppress(OSError):  # a cache that can't be written is hashed every time
+            checked.write_text(state)
+    shards = [np.load(path.with_name(name), mmap_mode="c", allow_pickle=False) for name in digests]
+    images = [torch.from_numpy(rows["image"]) for rows in shards]
+    labels = np.concatenate([rows["label"].astype(np.int64) for rows in shards])
+    return ImageSet(images[0] if len(images) == 1 else Shards(images), torch.from_numpy(labels))
 
 
 def subset(population: int, size: int, seed: int = 0) -> Tensor:

@@ -48,8 +48,11 @@ def svhn(source: SvhnSource) -> ImageSet:
 
         for file in files:
             mat = loadmat(file)
+            images, labels = mat["X"].transpose(3, 2, 0, 1), mat["y"].ravel()
+            if len(images) != len(labels) or labels.min() < 1 or labels.max() > 10:
+                raise ValueError(f"{file.name}: y is not a label from 1 to 10 for each of {len(images):,} images")
             keep = slice(SVHN_SIZES[source])
-            yield mat["X"].transpose(3, 2, 0, 1)[keep], mat["y"].ravel()[keep] % 10
+            yield images[keep], labels[keep] % 10
 
     return cached(f"svhn-{source}", f"{source} {stamp(*files)}", decode)
 
@@ -62,10 +65,10 @@ def _crops(file: Path) -> int:
         return 0
     try:
         return {name: shape for name, shape, _ in whosmat(file)}["X"][3]
-    except (ValueError, KeyError, IndexError, OSError):
+    except Exception as error:  # SciPy raises all kinds
         raise UserError(
             f"{file} is not an SVHN .mat file (X of 32 x 32 x 3 x n), or is cut short\ndelete it and download it again"
-        ) from None
+        ) from error
 
 
 def _svhn_file(split: str) -> Path:
@@ -88,7 +91,7 @@ def cifar10() -> ImageSet:
     local = data_folder("cifar10")
     if local and (local / "train.parquet").is_file():
         file = local / "train.parquet"
-        return cached("cifar10", stamp(file), lambda: _decoded(_parquet([file]), 32, 10, None))
+        return cached("cifar10", stamp(file), lambda: _decoded(_parquet([file]), 32, 10, 10, None))
     from torchvision.datasets import CIFAR10
 
     root = cache_folder() / "downloads"
@@ -107,25 +110,49 @@ def imagenet(source: ImagenetSource, resolution: int, classes: int, images_per_c
     recipe = f"{source} {resolution} {classes} {images_per_class}"
 
     def keep(key: str, rows: Callable[[], Iterable[Mapping[str, Any]]]) -> ImageSet:
-        return cached(source, f"{recipe} {key}", lambda: _decoded(rows(), resolution, classes, images_per_class))
+        def decode() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            pieces = _decoded(rows(), resolution, limit, classes, images_per_class)
+            return _whole(pieces, source, classes, images_per_class)
+
+        return cached(source, f"{recipe} {key}", decode)
 
     local = data_folder(folder)
     files = sorted(local.glob("train*.parquet")) if local else []
     if files:
         return keep(stamp(*files), lambda: _parquet(files))
     if local and (local / "train").is_dir():
-        train = local / "train"
-        return cached(
-            source, f"{recipe} {stamp(train)}", lambda: _decoded(_folder(train), resolution, classes, images_per_class)
+        pictures = _folder(local / "train", classes)
+        return keep(
+            ";".join(f"{label} {stamp(file)}" for label, file in pictures),
+            lambda: ({"image": {"bytes": None, "path": str(file)}, "label": label} for label, file in pictures),
         )
-    return cached(
-        source, f"{recipe} {hub}", lambda: _decoded(_hub(source, folder, hub), resolution, classes, images_per_class)
-    )
+    return keep(hub, lambda: _hub(source, folder, hub))
+
+
+def _whole(
+    pieces: Iterable[tuple[np.ndarray, np.ndarray]], source: str, classes: int, per_class: int | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The pieces; at their end `UserError` unless each of the classes had its images."""
+    taken: Counter[int] = Counter()
+    for images, labels in pieces:
+        taken.update(labels.tolist())
+        yield images, labels
+    if taken and len(taken) < classes:
+        raise UserError(
+            f"task.classes={classes}, but the {source} that is here has images of {len(taken)} of them\n"
+            f"allowed: at most {next(label for label in range(classes) if not taken[label])}, or fetch the whole set"
+        )
+    if per_class and (fewest := min(taken.values())) < per_class:
+        raise UserError(
+            f"task.images_per_class={per_class}, but of a class of the {source} that is here there are {fewest}\n"
+            f"allowed: at most {fewest}, or null for all of each"
+        )
 
 
 def _parquet(files: list[Path]) -> Iterator[Mapping[str, Any]]:
-    from datasets import Image, load_dataset
+    from datasets import Image, load_dataset, logging
 
+    logging.set_verbosity(logging.CRITICAL)  # of a file that is none it logs what it then raises
     rows = load_dataset("parquet", data_files=[str(file) for file in files], split="train", streaming=True)
     return iter(rows.cast_column("image", Image(decode=False)))
 
@@ -141,17 +168,26 @@ def _hub(source: str, folder: str, hub: str) -> Iterator[Mapping[str, Any]]:
         raise missing(f"{source} ({hub})", f"{folder}/train.parquet", str(error)) from None
 
 
-def _folder(train: Path) -> Iterator[Mapping[str, Any]]:
-    """One folder a class, in the order of their names."""
-    for label, name in enumerate(sorted(path for path in train.iterdir() if path.is_dir())):
-        for file in sorted(name.rglob("*.*")):
-            yield {"image": {"bytes": None, "path": str(file)}, "label": label}
+def _folder(train: Path, classes: int) -> list[tuple[int, Path]]:
+    """(label, picture) of the first `classes` classes: one folder a class, in the order of their names."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    folders = sorted(path for path in train.iterdir() if path.is_dir())[:classes]
+    return [
+        (label, file)
+        for label, folder in enumerate(folders)
+        for file in sorted(folder.rglob("*.*"))
+        if file.suffix.lower() in IMG_EXTENSIONS
+    ]
 
 
 def _decoded(
-    rows: Iterable[Mapping[str, Any]], resolution: int, classes: int, per_class: int | None
+    rows: Iterable[Mapping[str, Any]], resolution: int, known: int, classes: int, per_class: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images as uint8 in pieces; where the size differs, the shorter side is resized and the middle kept."""
+    """Images as uint8 in pieces, the first `per_class` of the first `classes` of the set's `known` classes.
+
+    Where the size differs, the shorter side is resized and the middle kept.
+    """
     from PIL import Image, ImageOps
 
     taken: Counter[int] = Counter()
@@ -159,11 +195,13 @@ def _decoded(
     labels: list[int] = []
     for row in rows:
         label = row["label"]
+        if not 0 <= label < known:
+            raise ValueError(f"a label {label}; allowed: 0 to {known - 1}")
         if label >= classes or taken[label] == per_class:
             continue
         taken[label] += 1
         content = row["image"]["bytes"]
-        with Image.open(io.BytesIO(content) if content else row["image"]["path"]) as image:
+        with Image.open(row["image"]["path"] if content is None else io.BytesIO(content)) as image:
             image = image.convert("RGB")
             if image.size != (resolution, resolution):
                 image = ImageOps.fit(image, (resolution, resolution), Image.Resampling.BICUBIC)

@@ -1,11 +1,16 @@
 import hashlib
+import io
 import os
+import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -101,6 +106,75 @@ def test_an_interrupted_write_is_decoded_again(own_folders):
     assert len(cached("toy", "recipe", pieces).labels) == 10
 
 
+@pytest.mark.parametrize("mark", [b"", bytes(90)])
+def test_a_mark_that_a_power_cut_left_empty_is_an_interrupted_write(own_folders, mark):
+    cached("toy", "recipe", pieces)
+    cache_file(own_folders).with_suffix(".sha256").write_bytes(mark)
+    assert len(cached("toy", "recipe", pieces).labels) == 10
+
+
+def hashed(monkeypatch) -> list[str]:
+    """The files that are hashed from here on, in the order of it."""
+    names, digest = [], image_data._digest
+    monkeypatch.setattr(image_data, "_digest", lambda path: names.append(path.name) or digest(path))
+    return names
+
+
+def test_a_machine_hashes_a_file_once_and_again_when_it_is_another(own_folders, monkeypatch):
+    cached("toy", "recipe", pieces)
+    file, names = cache_file(own_folders), hashed(monkeypatch)
+    image_data._open.cache_clear()  # as another process
+    assert len(cached("toy", "recipe", pieces).labels) == 10 and names == []
+    os.utime(file, ns=(1, 1))
+    for _ in range(2):
+        assert len(cached("toy", "recipe", pieces).labels) == 10
+        image_data._open.cache_clear()
+    assert names == [file.name]
+
+
+class TestShards:
+    """A set of several files: 4 + 4 + 2 images, of 62 bytes with their label."""
+
+    @pytest.fixture(autouse=True)
+    def small_files(self, monkeypatch):
+        monkeypatch.setattr(image_data, "SHARD", 192 + 4 * 62 + 10)
+
+    def in_shards(self) -> image_data.ImageSet:
+        (first, more) = pieces()
+        return cached("toy", "recipe", lambda: [first, *((more[0][i:][:2], more[1][i:][:2]) for i in (0, 2, 4))])
+
+    def test_it_reads_as_one(self, own_folders):
+        found = self.in_shards()
+        assert len(list((own_folders / "cache").glob("*.npy"))) == 3
+        whole = torch.from_numpy(np.concatenate([images for images, _ in pieces()]))
+        assert isinstance(found.images, image_data.Shards) and found.images.nbytes == whole.nbytes
+        assert found.labels.tolist() == np.concatenate([labels for _, labels in pieces()]).tolist()
+        index = torch.tensor([9, 0, 4, 3, 8, 8, 7])
+        assert found.images[index].equal(whole[index])
+        assert found.to(torch.device("cpu")).images.equal(whole)
+
+    def test_each_file_has_its_hash_as_sha256sum_reads_them(self, own_folders):
+        self.in_shards()
+        (mark,) = (own_folders / "cache").glob("*.sha256")
+        subprocess.run(["sha256sum", "--check", "--quiet", mark.name], cwd=mark.parent, check=True)
+        assert len(mark.read_text().splitlines()) == 3
+
+    @pytest.mark.parametrize("damage", ["one bit", "gone"])
+    def test_the_damaged_one_is_named_and_the_way_out_works(self, own_folders, damage):
+        self.in_shards()
+        last = max((own_folders / "cache").glob("*.2.npy"))
+        content = last.read_bytes()
+        last.unlink()
+        if damage == "one bit":
+            last.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(UserError) as error:
+            self.in_shards()
+        what, way_out = lines(error)
+        assert str(last) in what
+        subprocess.run(way_out[way_out.index("(rm ") + 1 : way_out.index(")")], shell=True, check=True)
+        assert len(self.in_shards().labels) == 10
+
+
 def test_no_room_on_the_disk(own_folders):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
@@ -125,14 +199,74 @@ def test_a_picture_that_is_none_is_named_and_leaves_nothing_behind(own_folders):
     assert list((own_folders / "cache").iterdir()) == []
 
 
-def test_svhn_whose_pixels_are_cut_short(own_folders):
+def mat(own_folders: Path, labels: np.ndarray) -> Path:
+    """8,000 black crops with these labels."""
     folder = own_folders / "data" / "svhn"
     folder.mkdir(parents=True)
-    file = folder / "train_32x32.mat"
-    savemat(file, {"X": np.zeros((32, 32, 3, 8000), np.uint8), "y": np.ones((8000, 1), np.uint8)})
+    savemat(folder / "train_32x32.mat", {"X": np.zeros((32, 32, 3, 8000), np.uint8), "y": labels})
+    return folder / "train_32x32.mat"
+
+
+def test_svhn_whose_pixels_are_cut_short(own_folders):
+    file = mat(own_folders, np.ones((8000, 1), np.uint8))
     file.write_bytes(file.read_bytes()[:1_000_000])
     with pytest.raises(UserError, match=r"(?s)cut short"):
         image_sets.svhn("test-10k")
+
+
+@pytest.mark.parametrize("y", [np.ones(7999, np.uint8), np.zeros(8000, np.uint8), np.full(8000, 11, np.uint8)])
+def test_svhn_whose_labels_are_not_the_images(own_folders, y):
+    mat(own_folders, y[:, None])
+    with pytest.raises(UserError) as error:
+        image_sets.svhn("test-10k")
+    assert "train_32x32.mat: y is not a label from 1 to 10 for each of 8,000 images" in lines(error)[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM"])
+def test_svhn_file_that_is_no_mat_file_of_version_5(own_folders, content):
+    mat(own_folders, np.ones((8000, 1), np.uint8)).write_bytes(content)
+    with pytest.raises(UserError) as error:
+        image_sets.svhn("test-10k")
+    assert "train_32x32.mat is not an SVHN .mat file" in lines(error)[0]
+
+
+def parquet(folder: Path, labels: list[int], images: list[bytes] | None = None) -> Path:
+    """train.parquet, as on the hub, of pictures of 8 x 8 pixels."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(buffer, "PNG")
+    contents = images or [buffer.getvalue()] * len(labels)
+    folder.mkdir(parents=True)
+    table = pa.table({"image": [{"bytes": content, "path": None} for content in contents], "label": labels})
+    pq.write_table(table, folder / "train.parquet")
+    return folder / "train.parquet"
+
+
+@pytest.mark.parametrize("load", [image_sets.cifar10, lambda: image_sets.imagenet("imagenette", 8, 1, None)])
+def test_a_parquet_that_is_cut_short(own_folders, load):
+    for name in ("cifar10", "imagenette"):
+        file = parquet(own_folders / "data" / name, [0])
+        file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(UserError) as error:
+        load()
+    what, way_out = lines(error)
+    assert "cannot be decoded" in what and "cut short" in way_out
+
+
+@pytest.mark.parametrize(
+    ("labels", "images", "said"),
+    [([-1], None, "label -1; allowed: 0 to 9"), ([10], None, "label 10"), ([0], [b""], "cannot identify image")],
+)
+def test_a_row_of_a_parquet_that_is_no_image_of_a_class(own_folders, labels, images, said):
+    parquet(own_folders / "data" / "cifar10", labels, images)
+    with pytest.raises(UserError) as error:
+        image_sets.cifar10()
+    assert said in lines(error)[0]
+
+
+def test_pieces_whose_labels_do_not_fit_are_refused(own_folders):
+    for labels, said in (([0], "2 images have 1 labels"), ([0, -1], "from -1 to 0"), ([0, 70_000], "to 70000")):
+        with pytest.raises(UserError, match=said):
+            cached("toy", "recipe", lambda labels=labels: [(np.zeros((2, 3, 4, 4), np.uint8), np.array(labels))])
 
 
 def test_cache_folder_that_cannot_be_made(own_folders):
@@ -194,17 +328,69 @@ def test_more_classes_than_there_are():
         image_sets.imagenet("imagenette", 64, 11, None)
 
 
-def test_a_folder_of_images_keeps_the_first_of_the_first_classes_and_the_middle_of_each(own_folders):
-    for label, name in enumerate(("n01", "n02", "n03")):
-        folder = own_folders / "data" / "imagenette" / "train" / name
+def pictures(own_folders: Path, classes: int, inside: str = "") -> Path:
+    """A folder of `classes` classes of three pictures, grey levels 50 · class + 10 · number."""
+    train = own_folders / "data" / "imagenette" / "train"
+    for label in range(classes):
+        folder = train / f"n{label:02}" / inside
         folder.mkdir(parents=True)
         for number in range(3):
             pixels = np.zeros((8, 16, 3), np.uint8)
             pixels[:, 4:12] = 50 * label + 10 * number
             Image.fromarray(pixels).save(folder / f"{number}.png")
+    return train
+
+
+def test_a_folder_of_images_keeps_the_first_of_the_first_classes_and_the_middle_of_each(own_folders):
+    pictures(own_folders, 3)
     found = image_sets.imagenet("imagenette", 8, 2, 2)
     assert found.labels.tolist() == [0, 0, 1, 1]
     assert [image.unique().tolist() for image in found.images] == [[0], [10], [50], [60]]
+
+
+def test_a_folder_in_which_a_picture_is_added_replaced_or_moved_is_decoded_again(own_folders):
+    train = pictures(own_folders, 2)
+
+    def levels() -> list[int]:
+        return [int(image.max()) for image in image_sets.imagenet("imagenette", 8, 2, None).images]
+
+    assert levels() == [0, 10, 20, 50, 60, 70]
+    Image.fromarray(np.full((8, 8, 3), 200, np.uint8)).save(train / "n00" / "1.png")
+    assert levels() == [0, 200, 20, 50, 60, 70]
+    shutil.copy2(train / "n00" / "1.png", train / "n01" / "9.png")
+    assert levels() == [0, 200, 20, 50, 60, 70, 200]
+    (train / "n01" / "9.png").rename(train / "n00" / "9.png")
+    assert levels() == [0, 200, 20, 200, 50, 60, 70]
+
+
+def test_the_layout_of_tiny_imagenet_with_its_boxes(own_folders):
+    train = pictures(own_folders, 2, "images")
+    for label in range(2):
+        (train / f"n{label:02}" / f"n{label:02}_boxes.txt").write_text("0.png\t0\t0\t8\t8\n")
+    assert image_sets.imagenet("imagenette", 8, 2, None).labels.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("classes", "per_class", "what", "allowed"),
+    [
+        (5, None, r"task\.classes=5, .*images of 3 of them", "at most 3"),
+        (3, 4, r"task\.images_per_class=4, .*there are 3", "at most 3, or null"),
+    ],
+)
+def test_fewer_classes_or_images_than_asked_for_are_refused(own_folders, classes, per_class, what, allowed):
+    pictures(own_folders, 3)
+    with pytest.raises(UserError) as error:
+        image_sets.imagenet("imagenette", 8, classes, per_class)
+    said = lines(error)
+    assert re.search(what, said[0]) and allowed in said[1]
+    assert list((own_folders / "cache").iterdir()) == []
+
+
+def test_a_folder_without_pictures(own_folders):
+    (own_folders / "data" / "imagenette" / "train").mkdir(parents=True)
+    with pytest.raises(UserError) as error:
+        image_sets.imagenet("imagenette", 8, 1, None)
+    assert "no image" in lines(error)[0]
 
 
 def test_subset_is_fixed_distinct_and_bounded():
