@@ -1,4 +1,4 @@
-"""What a Hydra job does: train the runs of its share that aren't finished, one after the other."""
+"""What a Hydra job does: train the runs of its share that aren't finished, here or in the tables."""
 
 import math
 import signal
@@ -7,7 +7,9 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
+import pandas as pd
 import torch
 from omegaconf import DictConfig
 
@@ -31,6 +33,11 @@ def train(config: DictConfig) -> None:
     runs = [suite.point(*point) for point in suite.points] if suite.points is not None else [suite.point(*single)]
     with joined(own_device(torch.device(suite.device))) as ranks:
         for run in runs:
+            if ranks.first_says(partial(_is_collected, suite, run)):
+                if ranks.first:
+                    done = f"done before: {run.run_id} is in {suite.tables / 'runs.parquet'}"
+                    print(f"{done}; to train it again, set results= to another folder", flush=True)
+                continue
             record = RunRecord(suite.records / run.run_id)
             try:
                 train_one(suite, run, record, ranks)
@@ -40,6 +47,12 @@ def train(config: DictConfig) -> None:
                     raise
                 if ranks.world > 1:
                     raise  # the other ranks wait for this one, until torchrun ends them
+
+
+def _is_collected(suite: SuiteConfig, run: RunConfig) -> bool:
+    """Whether the tables have the run; a sweep doesn't ask for one of those, but a user may."""
+    table = suite.tables / "runs.parquet"
+    return table.exists() and run.run_id in pd.read_parquet(table, columns=["run_id"])["run_id"].to_list()
 
 
 def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord, ranks: Ranks = ALONE) -> None:
