@@ -12,6 +12,7 @@ import pandas as pd
 from experiments.config import RECORD_VERSION
 from experiments.errors import UserError
 from experiments.record import write_atomically
+from experiments.tasks import describe, frames_per_example
 
 RESULTS = Path("results")
 ONE_SWEEP = (
@@ -35,6 +36,20 @@ class Tables:
         direction = self.runs["direction"].iloc[0]
         assert direction in ("min", "max")
         return direction
+
+    @property
+    def network(self) -> str:
+        """The network in words, which `data` and `parameters` don't say."""
+        return describe(self._task)
+
+    @property
+    def frames_per_example(self) -> float | None:
+        """What an example, the unit of E and B, is in frames of the game; None where the task is none."""
+        return frames_per_example(self._task)
+
+    @property
+    def _task(self) -> Mapping[str, Any]:
+        return json.loads(self.runs["config"].iloc[0])["task"]
 
     def describe(self, column: str) -> str:
         """A property that all runs share, as in `runs.parquet`."""

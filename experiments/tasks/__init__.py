@@ -1,9 +1,10 @@
 """The registry of tasks: a name, the dataclass behind `configs/task/<name>.yaml`, and what builds it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from experiments.tasks import cifar, digits, generative, imagenet, lm, mnist, quadratic, svhn
 from experiments.tasks.base import Evaluation, Metric, Task
@@ -27,4 +28,21 @@ TASKS: dict[str, tuple[type, Callable[[Any, int, torch.device], Task]]] = {
     **dict.fromkeys(selfplay.NAMES, (selfplay.SelfPlayConfig, selfplay.SelfPlayTask)),
 }
 
-__all__ = ["TASKS", "Evaluation", "Metric", "Task"]
+
+def describe(config: Mapping[str, Any]) -> str:
+    """The network in words, and the paper's where it is another, of a run whose config has this `task`; empty for what
+    has none (the quadratic). For tables, whose `data` says on which examples."""
+    return getattr(_parsed(config), "architecture", "")
+
+
+def frames_per_example(config: Mapping[str, Any]) -> float | None:
+    """Frames of the game that an example stands for, of a run whose config has this `task`; None where that is no
+    game. Frames to a goal are this times E."""
+    return getattr(_parsed(config), "frames_per_example", None)
+
+
+def _parsed(config: Mapping[str, Any]) -> Any:
+    return TypeAdapter(TASKS[config["name"]][0]).validate_python(config)
+
+
+__all__ = ["TASKS", "Evaluation", "Metric", "Task", "describe", "frames_per_example"]

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from experiments.image_sets import cifar10
 from experiments.tasks.augmented import AugmentedTask, Network
-from experiments.tasks.resnet import Norm
+from experiments.tasks.resnet import Norm, in_words
 
 MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.244, 0.262)
 Count = Annotated[int, Field(gt=0)]
@@ -25,6 +25,12 @@ class CifarConfig:
     norm: Norm = "batch"
     ghost_batch: Count = 32
     eval_examples: Count = 4096
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        paper = "ResNet-32 of 16 channels, stem of stride 1"
+        return in_words(self.width, self.blocks, self.stem, False, self.norm, self.ghost_batch, paper)
 
 
 class CifarTask(AugmentedTask):

@@ -40,6 +40,13 @@ class StridedCNN(PaperCNN):
         return self.output(x if keep is None else x * keep)
 
 
+def in_words(width: int, stride: bool) -> str:
+    """The network of this width, with stride or with pooling, and the paper's where it is another."""
+    size = f"convolutions of {width} and {2 * width} channels, {32 * width:,} dense units"
+    reduced = f"CNN, {size}, {'stride 2' if stride else 'pooling'}"
+    return reduced if width == 32 and not stride else f"{reduced} (the paper's: 32 and 64, 1,024, pooling)"
+
+
 def dropout_mask(size: int, units: int, rate: float, generator: torch.Generator) -> Tensor:
     """(size, units) on the generator's device: 0 with probability `rate`, else 1/(1 − `rate`).
 

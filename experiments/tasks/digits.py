@@ -31,6 +31,11 @@ class DigitsConfig:
     def dataset_size(self) -> int:
         return TRAIN
 
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        return f"two convolutions of {self.channels[0]} and {self.channels[1]} channels and a dense layer"
+
 
 class DigitsTask:
     """Train error on the first 1,500 images (the last 297 are left for testing)."""

@@ -57,6 +57,12 @@ def decoder(width: int, latent: int) -> nn.Sequential:
     )
 
 
+def in_words(width: int, latent: int) -> str:
+    """Encoder and decoder of these sizes, and InfoGAN's where they are others."""
+    ours = f"three convolutions from {width} channels to a code of {latent}, four from there to the image"
+    return ours if (width, latent) == (64, 128) else f"{ours} (InfoGAN's: from 64 channels; a code of 128)"
+
+
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class AutoencoderConfig:
     """`width` 64 and `latent` 128 are InfoGAN's, `source` train+extra the paper's."""
@@ -66,6 +72,11 @@ class AutoencoderConfig:
     width: Annotated[int, Field(gt=0)] = 64
     latent: Annotated[int, Field(gt=0)] = 128
     eval_examples: Annotated[int, Field(gt=0)] = 1000
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        return in_words(self.width, self.latent)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -78,6 +89,11 @@ class VaeConfig:
     latent: Annotated[int, Field(gt=0)] = 128
     pixel_std: Annotated[float, Field(gt=0)] = 0.1
     eval_examples: Annotated[int, Field(gt=0)] = 1000
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        return in_words(self.width, self.latent)
 
 
 class _Images:

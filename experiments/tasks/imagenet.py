@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from experiments.image_sets import ImagenetSource, imagenet
 from experiments.tasks.augmented import AugmentedTask, Network
-from experiments.tasks.resnet import Norm
+from experiments.tasks.resnet import Norm, in_words
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Count = Annotated[int, Field(gt=0)]
@@ -34,6 +34,12 @@ class ImagenetConfig:
     norm: Norm = "batch"
     ghost_batch: Count = 32
     eval_examples: Count = 8192
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        paper = "ResNet-50 of 64 channels, stem of stride 4"
+        return in_words(self.width, self.blocks, self.stem, self.bottleneck, self.norm, self.ghost_batch, paper)
 
 
 class ImagenetTask(AugmentedTask):

@@ -38,6 +38,12 @@ class LmConfig(TextConfig):
     embedding: Count = 96
     hidden: Count = 96
 
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        paper = "the paper's: 2,048 on 512, a vocabulary of 40,000"
+        return f"LSTM of {self.hidden:,} cells on embeddings of {self.embedding:,} ({paper})"
+
 
 @frozen
 class LmTransformerConfig(TextConfig):
@@ -48,6 +54,11 @@ class LmTransformerConfig(TextConfig):
     layers: Count = 2
     heads: Count = 4
     fused: bool = False
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        return f"transformer of {self.layers} layers, {self.width} wide, {self.heads} heads"
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "LmTransformerConfig":

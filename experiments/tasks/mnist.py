@@ -16,7 +16,7 @@ from experiments.data import classify, draw, seeded_weights
 from experiments.errors import UserError
 from experiments.image_data import ImageSet, cache_folder, normalise, subset
 from experiments.tasks.base import Evaluation, Metric
-from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask
+from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask, in_words
 
 MEAN, STD = (0.1307,), (0.3081,)
 EVAL_CHUNK = 250
@@ -42,6 +42,11 @@ class MnistConfig:
     @property
     def dataset_size(self) -> int:
         return SIZES[self.name]
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        return in_words(self.width, self.stride)
 
     @model_validator(mode="after")
     def _enough_images(self) -> "MnistConfig":

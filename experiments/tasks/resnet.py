@@ -38,6 +38,18 @@ class GhostBatchNorm(nn.BatchNorm2d):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def in_words(
+    width: int, blocks: Sequence[int], stem: int, bottleneck: bool, norm: Norm, ghost_batch: int, paper: str
+) -> str:
+    """The network with these arguments, and the paper's where it is another; a ResNet's number counts convolutions and
+    the dense layer.
+    """
+    depth = (3 if bottleneck else 2) * sum(blocks) + 2
+    ours = f"ResNet-{depth} of {width} channels, stem of stride {stem}"
+    normalised = f"batch normalisation over {ghost_batch} images" if norm == "batch" else "group normalisation"
+    return f"{ours}, {normalised}" + ("" if ours == paper else f" (the paper's: {paper})")
+
+
 def norm_layer(norm: Norm, ghost_batch: int) -> Callable[[int], nn.Module]:
     """What makes a normalisation for a number of channels; groups are of four channels, at most 32 of them."""
     if norm == "batch":

@@ -12,7 +12,7 @@ from experiments.data import classify, draw, seeded_weights
 from experiments.image_data import normalise, subset
 from experiments.image_sets import SvhnSource, svhn
 from experiments.tasks.base import Evaluation, Metric
-from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask
+from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask, in_words
 
 MEAN, STD = (0.438, 0.444, 0.473), (0.198, 0.201, 0.197)
 EVAL_CHUNK = 250
@@ -36,6 +36,11 @@ class SvhnConfig:
     stride: bool = False
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.4
     eval_examples: Annotated[int, Field(gt=0)] = 4000
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        return in_words(self.width, self.stride)
 
 
 class SvhnTask:

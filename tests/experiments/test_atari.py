@@ -13,7 +13,7 @@ from experiments.config import load
 from experiments.loop import Trainer
 from experiments.tasks.rl import a2c
 from experiments.tasks.rl.a2c import A2CConfig, A2CTask
-from experiments.tasks.rl.envs import AtariEnvs
+from experiments.tasks.rl.envs import AtariEnvs, is_game
 from experiments.tasks.rl.policy import Policy
 
 CPU = torch.device("cpu")
@@ -115,6 +115,14 @@ def test_before_any_game_has_ended_the_metric_is_the_floor():
     task.batch(2, generator())
     assert task.evaluate() == (21.0, -21.0)
     assert task.frames == 2 * 5 * 4 and task.data == "pong, 4 frames an observation"
+    assert task.frames == 2 * 5 * task.config.frames_per_example
+
+
+def test_games_are_known_by_their_names_alone():
+    from ale_py import roms
+    from gymnasium import registry
+
+    assert all(map(is_game, roms.get_all_rom_ids())) and not any(map(is_game, registry))
 
 
 @pytest.mark.parametrize("name", [name for name in a2c.NAMES if name != "cartpole"])

@@ -9,7 +9,7 @@ from experiments.analyse import analyse
 from experiments.config import CONFIGS, load
 from experiments.report import report
 from experiments.sweep import Sweep
-from experiments.tables import sweep_folders
+from experiments.tables import read_tables, sweep_folders
 
 RESULTS = CONFIGS.parent / "results"
 FOLDERS = sweep_folders(RESULTS)
@@ -22,6 +22,13 @@ def test_report_and_readme_come_out_of_the_tables(tmp_path):
     report(tmp_path / "results", tmp_path / "README.md")
     for name in ("results/report.md", "README.md"):
         assert (tmp_path / name).read_text() == (CONFIGS.parent / name).read_text(), f"{name}: make figures report"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_tables_say_on_which_network_they_were_measured(folder):
+    tables = read_tables(folder)
+    assert bool(tables.network) is (folder.name != "quadratic-small")
+    assert tables.frames_per_example == (4 if folder.name == "pong-small" else None)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

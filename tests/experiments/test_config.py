@@ -1,7 +1,8 @@
 """Every config composes, and what is wrong is refused with key, value and what would be allowed."""
 
+import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from experiments.config import CONFIGS, load
 from experiments.errors import UserError
-from experiments.tasks import TASKS
+from experiments.tasks import TASKS, describe, frames_per_example
 
 RL_DOC = "docs/reinforcement.md"
 
@@ -110,6 +111,40 @@ def test_pieces_of_a_batch_are_whole_ghost_batches(task, override, expected):
     load([f"task={task}", "preset=small", override, "task.norm=group", "micro_batch=16"])
     with pytest.raises(UserError, match=expected):
         load([f"task={task}", "preset=small", override])
+
+
+SMALL = {
+    "quadratic": "",
+    "digits": "two convolutions of 16 and 32 channels and a dense layer",
+    "mnist": "CNN, convolutions of 8 and 16 channels, 256 dense units, stride 2 "
+    "(the paper's: 32 and 64, 1,024, pooling)",
+    "cifar10": "ResNet-8 of 8 channels, stem of stride 2, batch normalisation over 32 images "
+    "(the paper's: ResNet-32 of 16 channels, stem of stride 1)",
+    "svhn_vae": "three convolutions from 12 channels to a code of 64, four from there to the image "
+    "(InfoGAN's: from 64 channels; a code of 128)",
+    "lm_transformer": "transformer of 2 layers, 64 wide, 4 heads",
+    "cartpole": "two layers of 64 tanh units",
+    "pong": "DQN's network of 2013: two convolutions of 16 and 32 channels, 256 dense units",
+}
+
+
+@pytest.mark.parametrize("task", SMALL)
+def test_a_recorded_config_says_its_network(task):
+    recorded = json.loads(json.dumps(asdict(load([f"task={task}"]).run.task)))
+    assert describe(recorded) == SMALL[task]
+
+
+@pytest.mark.parametrize("task", ["svhn", "cifar10", "imagenet", "svhn_autoencoder"])
+def test_the_papers_network_is_not_compared_with_itself(task):
+    said = describe(asdict(load([f"task={task}", "preset=paper"]).run.task))
+    assert said and "paper's" not in said and "InfoGAN's" not in said
+
+
+@pytest.mark.parametrize(
+    ("task", "frames"), [("pong", 4), ("pong_ppo", 1), ("pong_selfplay", 4), ("cartpole", None), ("svhn", None)]
+)
+def test_a_recorded_config_says_what_an_example_is_in_frames(task, frames):
+    assert frames_per_example(asdict(load([f"task={task}"]).run.task)) == frames
 
 
 def test_the_run_id_is_the_science():

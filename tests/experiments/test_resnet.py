@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from experiments.image_data import channels_last
-from experiments.tasks.resnet import GhostBatchNorm, ResNet, norm_layer
+from experiments.tasks.resnet import GhostBatchNorm, ResNet, in_words, norm_layer
 from experiments.tasks.rl.policy import Policy
 from noisescale import NoiseTracker
 
@@ -24,6 +24,14 @@ def test_resnet_32_has_31_convolutions_and_a_dense_layer():
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convolutions) == 31
     assert sum(c.weight.numel() for c in convolutions) == 461_232
+
+
+@pytest.mark.parametrize(
+    ("blocks", "stem", "bottleneck", "depth"), [((5, 5, 5), 1, False, 32), ((3, 4, 6, 3), 4, True, 50)]
+)
+def test_in_words_it_has_the_number_by_which_it_is_known(blocks, stem, bottleneck, depth):
+    said = in_words(8, blocks, stem, bottleneck, "group", 32, "another")
+    assert said.startswith(f"ResNet-{depth} of 8 channels, stem of stride {stem}, group normalisation (the paper's:")
 
 
 @pytest.mark.parametrize(("stem", "side"), [(1, 32), (2, 16), (4, 8)])

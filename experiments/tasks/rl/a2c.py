@@ -18,7 +18,7 @@ from torch import Tensor
 
 from experiments.tasks.base import Evaluation, Metric
 from experiments.tasks.rl import envs as rl_envs
-from experiments.tasks.rl.policy import Policy
+from experiments.tasks.rl.policy import IN_WORDS, Policy
 from experiments.tasks.rl.rollout import Returns, Sampler
 
 Name = Literal["cartpole", "pong", "breakout", "space_invaders", "beam_rider", "alien", "qbert", "seaquest"]
@@ -46,6 +46,16 @@ class RolloutConfig:
     random_start: int = Field(default=500, ge=0)
     window: int = Field(default=100, gt=0)
     floor: float = 0.0
+
+    @property
+    def architecture(self) -> str:
+        """The network in words."""
+        return IN_WORDS[self.network if rl_envs.is_game(self.env_id) else "mlp"]
+
+    @property
+    def frames_per_example(self) -> float | None:
+        """Frames of the game that an example stands for; None for what is no game."""
+        return float(rl_envs.FRAME_SKIP) if rl_envs.is_game(self.env_id) else None
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

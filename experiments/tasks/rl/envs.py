@@ -1,5 +1,6 @@
 """Environments in lock-step, the ALE's C++ vector environment or any of Gymnasium's, behind one small interface."""
 
+import re
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -48,6 +49,12 @@ class Envs(Protocol):
         ...
 
     def step(self, actions: Tensor) -> Step: ...
+
+
+def is_game(env_id: str) -> bool:
+    """By the name alone, for those who read tables without the games: a ROM's name is in small letters (`pong`), one of
+    Gymnasium's has capitals or a version (`CartPole-v1`)."""
+    return re.fullmatch(r"[a-z0-9_]+", env_id) is not None
 
 
 def make(env_id: str, count: int) -> Envs:

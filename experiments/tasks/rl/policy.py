@@ -9,6 +9,11 @@ from torch import Tensor, nn
 from experiments.image_data import channels_last
 
 Network = Literal["nature", "small", "mlp"]
+IN_WORDS: dict[Network, str] = {
+    "nature": "DQN's network of 2015: three convolutions of 32, 64 and 64 channels, 512 dense units",
+    "small": "DQN's network of 2013: two convolutions of 16 and 32 channels, 256 dense units",
+    "mlp": "two layers of 64 tanh units",
+}
 
 
 class Policy(nn.Module):

@@ -37,6 +37,12 @@ class PPOConfig(RolloutConfig):
     ratio_clip: float = Field(default=0.2, gt=0)
     lam: float = Field(default=0.95, ge=0, le=1)
 
+    @property
+    def frames_per_example(self) -> float | None:
+        """As A2C's, by `epochs` examples an observation."""
+        frames = super().frames_per_example
+        return None if frames is None else frames / self.epochs
+
 
 class PPOTask(A2CTask):
     """Each batch is the next minibatch of the rollout; when that is used up, the environments go on."""
