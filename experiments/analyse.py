@@ -22,6 +22,7 @@ from experiments.spans import split
 from experiments.tables import read_tables, write_csv
 from experiments.tuning import grids
 from experiments.verdict import FACTOR, judge_task, tally
+from noisescale.pareto import Estimate
 from noisescale.text import table, with_interval
 
 TERMINAL = 120
@@ -64,9 +65,9 @@ def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]
     return fits
 
 
-def format_table(fits: Sequence[GoalFit], unit: str) -> str:
+def format_table(fits: Sequence[GoalFit], unit: str, frames: float | None = None) -> str:
     """For a terminal of 120 columns: the fit and the verdict of every goal, 95% intervals in brackets, remarks
-    below."""
+    below. With `frames`, those of a game that a `unit` stands for, what counts units is given in them too."""
     fitted = ["goal", "S_min (steps)", f"E_min ({unit}s)", f"B_crit ({unit}s)", ""]
     judged = ["goal", f"B_simple at goal ({unit}s)", f"B_simple averaged ({unit}s)", "averaged/B_crit", "verdict"]
     rows: tuple[list[list[str]], list[list[str]]] = ([], [])
@@ -81,7 +82,16 @@ def format_table(fits: Sequence[GoalFit], unit: str) -> str:
         goal = f"{fit.goal:g}"
         rows[0].append([goal, *map(with_interval, (fit.s_min, fit.e_min, fit.b_crit)), mark])
         rows[1].append([goal, *map(with_interval, (fit.b_simple, fit.b_simple_avg, fit.ratio)), fit.verdict])
-    return "\n".join([table(fitted, rows[0]), "", table(judged, rows[1]), "", *notes, sentence(fits)])
+    in_frames = [_in_frames(fits, frames), ""] if frames else []
+    return "\n".join([table(fitted, rows[0]), "", *in_frames, table(judged, rows[1]), "", *notes, sentence(fits)])
+
+
+def _in_frames(fits: Sequence[GoalFit], frames: float) -> str:
+    rows = []
+    for fit in fits:
+        scaled = (Estimate(e.value * frames, e.low * frames, e.high * frames) for e in (fit.e_min, fit.b_crit))
+        rows.append([f"{fit.goal:g}", *map(with_interval, scaled)])
+    return table(["goal", "E_min (frames)", "B_crit (frames)"], rows)
 
 
 def sentence(fits: Sequence[GoalFit]) -> str:
@@ -106,7 +116,8 @@ def _fit(folder: Path, wanted: Sequence[str]) -> None:
     if not goals and (folder / "fits.csv").exists():
         goals = pd.read_csv(folder / "fits.csv")["goal"].to_list()
     fits = analyse(folder, goals or None)
-    print(format_table(fits, read_tables(folder).describe("unit")))
+    tables = read_tables(folder)
+    print(format_table(fits, tables.describe("unit"), tables.frames_per_example))
     print(f"Wrote {folder / 'crossings.csv'} and {folder / 'fits.csv'}.")
 
 

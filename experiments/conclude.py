@@ -14,7 +14,8 @@ def conclude(suite: SuiteConfig) -> None:
     if not (suite.tables / "runs.parquet").exists():
         raise UserError(f"{suite.name}: no run has finished, so there is nothing to fit")
     fits = analyse(suite.tables, suite.sweep.goals)
-    print(format_table(fits, read_tables(suite.tables).describe("unit")))
+    swept = read_tables(suite.tables)
+    print(format_table(fits, swept.describe("unit"), swept.frames_per_example))
     pictures = draw(Path(suite.results), [suite.name])
     tables = [suite.tables / name for name in ("runs.parquet", "curves.parquet", "crossings.csv", "fits.csv")]
     print("\nwritten:", *tables, *pictures, sep="\n  ")

@@ -74,7 +74,7 @@ def plant(truth: Planted = Planted(), direction: str = "min", seed: int = 0) -> 
                         step=int(rows["step"].iloc[-1]),
                         examples=int(rows["examples"].iloc[-1]),
                         best_metric=rows["metric"].min(),
-                        config='{"measure": {"probe_examples": 64}}',
+                        config='{"measure": {"probe_examples": 64}, "task": {"name": "digits"}}',
                         record_version=1,
                         seconds=1.0,
                         eval_seconds=0.1,

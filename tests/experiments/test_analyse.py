@@ -412,4 +412,14 @@ def test_the_printed_table_numbers_its_remarks(exact):
 def test_the_printed_table_fits_a_terminal_whatever_the_size_of_its_numbers(exact):
     wide = Estimate(12_345_678.0, 12_300_000.0, 12_400_000.0)
     changed = dict(s_min=wide, e_min=wide, b_crit=wide, b_simple=wide, b_simple_avg=wide, ratio=Estimate(1, 0.99, 1.01))
-    assert max(map(len, format_table([replace(exact[0], **changed)], "observation").splitlines())) <= 120
+    for frames in (None, 4.0):
+        lines = format_table([replace(exact[0], **changed)], "observation", frames).splitlines()
+        assert max(map(len, lines)) <= 120
+
+
+def test_a_games_table_gives_frames_beside_observations(exact):
+    fit = replace(exact[0], e_min=Estimate(1000.0, 500.0, 2000.0), b_crit=Estimate(300.0, 200.0, 400.0))
+    said = format_table([fit], "observation", 4.0)
+    assert "E_min (observations)" in said and "E_min (frames)" in said and "1,000 [500, 2,000]" in said
+    assert "4,000 [2,000, 8,000]" in said and "1,200 [800, 1,600]" in said
+    assert "frames" not in format_table([fit], "observation")
