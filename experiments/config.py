@@ -197,6 +197,7 @@ class SuiteConfig:
     runs: Annotated[str, Field(min_length=1)]
     dry: bool
     checkpoint_seconds: Positive
+    experiment: str | None = None
 
     @property
     def name(self) -> str:
@@ -229,6 +230,12 @@ def load(overrides: Sequence[str]) -> SuiteConfig:
             return parse(composed)
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UserError(_explain(error, overrides)) from None
+
+
+def task_and_preset(name: str) -> tuple[str, str]:
+    """The two of a file in `configs/task_preset/`."""
+    task = max((task for task in TASKS if name.startswith(f"{task}_")), key=len)
+    return task, name.removeprefix(f"{task}_")
 
 
 def parse(composed: DictConfig) -> SuiteConfig:
@@ -355,8 +362,8 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
         group, _, option = missing.group(1).rpartition("/")
         allowed = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
         if group == "task_preset":
-            task, _, preset = option.rpartition("_")
-            allowed = [name.removeprefix(f"{task}_") for name in allowed if name.rpartition("_")[0] == task]
+            task, preset = task_and_preset(option)
+            allowed = [theirs for name, theirs in map(task_and_preset, allowed) if name == task]
             return f"preset={preset}: {task} has no such preset; allowed: {', '.join(allowed)}"
         return f"{group}={option}: no such choice; allowed: {', '.join(allowed)}"
     key = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text)

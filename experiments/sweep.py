@@ -87,6 +87,12 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
         raise UserError(
             f"{rank_count()} ranks share one run, not a sweep; add hydra.mode=RUN, or start it without torchrun"
         )
+    if suite.experiment is not None:
+        name, task = suite.experiment, suite.run.task.name
+        raise UserError(
+            f"preset={name} is of single runs, and a sweep has nothing to do there\n"
+            f"run it by: .venv/bin/python -m experiments.{name} task={task} preset={name}"
+        )
     sweep = Sweep(suite)
     points = sweep.wanted()
     say(f"{suite.name}: {len(sweep.finished)} runs done, {len(points)} to make now")

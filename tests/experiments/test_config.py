@@ -5,24 +5,28 @@ import re
 from dataclasses import asdict, replace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
-from experiments.config import CONFIGS, load
+from experiments import adaptive, config
+from experiments.config import CONFIGS, load, task_and_preset
 from experiments.errors import UserError
+from experiments.sweep import run_sweep
 from experiments.tasks import TASKS, describe, frames_per_example
 
 RL_DOC = "docs/reinforcement.md"
 
 
 def presets() -> list[tuple[str, str]]:
-    return [tuple(path.stem.rsplit("_", 1)) for path in sorted((CONFIGS / "task_preset").glob("*.yaml"))]  # type: ignore[misc]
+    return [task_and_preset(path.stem) for path in sorted((CONFIGS / "task_preset").glob("*.yaml"))]
 
 
 @pytest.mark.parametrize(("task", "preset"), presets())
 def test_every_config_composes(task, preset):
     suite = load([f"task={task}", f"preset={preset}"])
-    assert suite.name == f"{task}-{preset}"
+    assert suite.name == f"{task}-{'small' if suite.experiment else preset}"
+    assert suite.experiment in (None, preset)
     for size in suite.sweep.batch_sizes:
         run = suite.point(size, 0.1, 0)
         assert run.batch_size == size and run.max_steps >= suite.sweep.steps_budget
@@ -37,7 +41,7 @@ def test_every_task_has_its_file_and_its_presets():
     ("override", "expected"),
     [
         ("task=digts", r"task=digts: no such choice; allowed: .*digits"),
-        ("preset=tiny", r"preset=tiny: no such choice; allowed: paper, small, smoke"),
+        ("preset=tiny", r"preset=tiny: no such choice; allowed: .*paper, small, smoke"),
         ("task.chanels=[3,4]", r"task\.chanels: no such key; did you mean channels\? allowed: .*channels"),
         ("learning_rate=0.1", r"learning_rate: no such key; .*allowed: .*lr"),
         ("lr=-1", r"lr=-1: .*greater than 0"),
@@ -69,6 +73,41 @@ def test_refusals_name_key_value_and_way_out(override, expected):
 def test_a_preset_that_a_task_lacks_is_named_with_those_it_has():
     with pytest.raises(UserError, match=r"preset=paper: cartpole has no such preset; allowed: small, smoke"):
         load(["task=cartpole", "preset=paper"])
+
+
+@pytest.mark.parametrize(
+    ("task", "preset", "run_id", "version"),
+    [
+        ("svhn", "local_noise", "svhn-746aade82af7b7f1", 1),
+        ("svhn", "temperature", "svhn-e66eb971458d3024", 1),
+        ("svhn_adam", "autocorrelation", "svhn_adam-c2e3f07a3f689c07", 2),
+    ],
+)
+def test_presets_of_single_runs_are_those_behind_the_committed_tables(task, preset, run_id, version, monkeypatch):
+    monkeypatch.setattr(config, "RECORD_VERSION", version)
+    suite = load([f"task={task}", f"preset={preset}"])
+    assert suite.point(suite.run.batch_size, suite.run.lr, suite.run.seed).run_id == run_id
+    assert (suite.tables / f"{preset}.csv").exists()
+    goals = pd.read_csv(suite.tables / f"{preset}.csv")["goal"].drop_duplicates()
+    assert tuple(goals) == suite.sweep.goals
+
+
+def test_the_preset_of_adaptive_batch_sizes_is_the_one_behind_the_committed_tables():
+    suite = load(["task=svhn", "preset=adaptive"])
+    jobs = adaptive.plan(suite, adaptive.AdaptiveConfig())
+    assert min(job.run_id for job in jobs) == "svhn-22e31efcb24fa7a5"
+    runs = pd.read_csv(suite.tables / "adaptive_runs.csv")
+    assert {(job.r, job.run.lr, job.run.seed) for job in jobs} == set(
+        zip(runs["r"], runs["lr"], runs["seed"], strict=True)
+    )
+    assert set(runs["goal"]) == set(suite.sweep.goals)
+
+
+def test_presets_of_single_runs_are_named_with_the_others_and_no_sweep():
+    with pytest.raises(UserError, match=r"preset=local_noise: svhn_adam has no such preset; .*autocorrelation, paper"):
+        load(["task=svhn_adam", "preset=local_noise"])
+    with pytest.raises(UserError, match=r"experiments\.temperature task=svhn preset=temperature"):
+        run_sweep(load(["task=svhn", "preset=temperature"]), lambda shares: None)
 
 
 def test_a_batch_larger_than_the_data_without_replacement_is_refused():
