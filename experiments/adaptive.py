@@ -1,10 +1,10 @@
 """A batch size that follows the noise scale, against fixed ones (Fig. 16).
 
-`python -m experiments.adaptive task=svhn preset=small micro_batch=16` trains with B = √(r · B_simple), from two
-micro-batches up to the sweep's largest batch, for several prices r of a step in examples, at a few multiples of the
-learning rate that the sweep's rule gives each batch size. B_simple is the run's own, of its micro-batches, and B and
-the learning rate move at evaluations. Of each r and goal the learning rate of least E + r S counts; the sweep's
-fixed-batch front is read from its `fits.csv`. Runs are records, so the same command goes on where it stopped.
+`python -m experiments.adaptive task=svhn preset=adaptive` trains with B = √(r · B_simple), from two micro-batches up to
+the sweep's largest batch, for several prices r of a step in examples, at a few multiples of the learning rate that the
+sweep's rule gives each batch size. B_simple is the run's own, of its micro-batches, and B and the learning rate move at
+evaluations. Of each r and goal the learning rate of least E + r S counts; the sweep's fixed-batch front is read from
+its `fits.csv`. Runs are records, so the same command goes on where it stopped.
 """
 
 import math

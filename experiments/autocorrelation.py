@@ -1,9 +1,9 @@
 """How long the gradient keeps its direction while a run goes on (Fig. 18: under Adam, which averages over 1/(1 − β₁)).
 
-`python -m experiments.autocorrelation task=svhn_adam preset=small batch_size=64 lr=0.0012 sweep.goals=[0.5,0.1]`
-trains a trunk and, where it passes each goal, goes on from there several times on different batches, taking the
-gradient of fresh examples at every step. ρ(τ) = ⟨G_t · G_{t+τ}⟩ / ⟨½ (|G_t|² + |G_{t+τ}|²)⟩ is the true gradient's:
-batches at different steps, and the two halves of one step's, are independent, so every product is without bias.
+`python -m experiments.autocorrelation task=svhn_adam preset=autocorrelation` trains a trunk and, where it passes each
+goal, goes on from there several times on different batches, taking the gradient of fresh examples at every step. ρ(τ) =
+⟨G_t · G_{t+τ}⟩ / ⟨½ (|G_t|² + |G_{t+τ}|²)⟩ is the true gradient's: batches at different steps, and the two halves of
+one step's, are independent, so every product is without bias.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """B_noise at points of one run, by the paper's line searches and by Hessian-vector products (Figs 5, 7 and 17).
 
-`python -m experiments.local_noise task=svhn preset=small batch_size=64 lr=0.1` trains one run and, where it passes each
-goal, searches along gradients of several batch sizes for the step that lowers the loss on the fixed set the most,
-fits ΔL(B) = ΔL_max/(1 + B_noise/B), and takes GᵀHG and tr HΣ from independent triples of batches. B_simple at the same
-weights stands beside them. The same command starts from the run's checkpoints where they are there.
+`python -m experiments.local_noise task=svhn preset=local_noise` trains one run and, where it passes each goal, searches
+along gradients of several batch sizes for the step that lowers the loss on the fixed set the most, fits ΔL(B) =
+ΔL_max/(1 + B_noise/B), and takes GᵀHG and tr HΣ from independent triples of batches. B_simple at the same weights
+stands beside them. The same command starts from the run's checkpoints where they are there.
 """
 
 import sys

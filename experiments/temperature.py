@@ -1,9 +1,9 @@
 """Does B_simple follow the temperature? (Fig. 15; disputed by Gray 2024, who saw only the learning rate move it.)
 
-`python -m experiments.temperature task=svhn preset=small batch_size=64 lr=0.1 micro_batch=16` trains a trunk, and where
-it passes each goal, goes on four ways over the same number of examples: as before, and with the temperature ε/B cut
-16-fold through the learning rate, through the batch size, and through both. B_simple is measured over the second half
-of each branch, from all its micro-batches. Trunk and branches are records: the same command goes on where it stopped.
+`python -m experiments.temperature task=svhn preset=temperature` trains a trunk, and where it passes each goal, goes on
+four ways over the same number of examples: as before, and with the temperature ε/B cut 16-fold through the learning
+rate, through the batch size, and through both. B_simple is measured over the second half of each branch, from all its
+micro-batches. Trunk and branches are records: the same command goes on where it stopped.
 """
 
 import multiprocessing

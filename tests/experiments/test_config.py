@@ -126,6 +126,14 @@ def test_a_floor_that_meets_a_goal_is_refused_before_anything_trains():
         load(acrobot)
 
 
+def test_the_documented_experiments_on_single_runs_compose():
+    documented = (CONFIGS.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
+    commands = re.findall(r"\.venv/bin/python -m experiments\.(\w+) (task=[^`\n]*)", documented)
+    assert len(commands) == 5
+    for module, arguments in commands:
+        assert load(arguments.split()).experiment in (module, None)
+
+
 def test_the_documented_sweep_of_another_environment_composes():
     (command,) = re.findall(r"make sweep TASK=(\w+) ARGS='(task\.env_id=.*?)'", (CONFIGS.parent / RL_DOC).read_text())
     load([f"task={command[0]}", *command[1].split()])

@@ -1,4 +1,4 @@
-"""A2C as the paper trained it: 5-step rollouts of many environments; policy, value and entropy terms.
+"""A2C, for games as the paper trained it: 5-step rollouts of many environments; policy, value and entropy terms.
 
 **What is independent here.** A sample is one environment's rollout: 5 observations that hang together, weighted as one.
 Environments have their own seeds and never meet, but all follow one policy, and each goes on where its last rollout
