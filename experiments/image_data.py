@@ -2,10 +2,11 @@
 
 A cached set is an `.npy` array of rows (label, pixels), or several of at most `SHARD` bytes, read through memory maps
 that all workers of a machine share. Its `.sha256` (as `sha256sum` writes it) is written last, so files without one are
-an interrupted write and are decoded again. A machine hashes the files when it first opens them and keeps their sizes
-and times in `.checked`; while these stay, they aren't read again. `sha256sum -c` in the cache folder always does.
+an interrupted write and are decoded again. `.checked` has the sizes and times of files that were hashed; while these
+stay, no process hashes them again. `sha256sum -c` in the cache folder always does.
 """
 
+import fcntl
 import hashlib
 import os
 import re
@@ -132,6 +133,10 @@ def _mark(path: Path) -> Path:
     return path.with_suffix(".sha256")
 
 
+def _checked(path: Path) -> Path:
+    return path.with_suffix(".checked")
+
+
 def _digests(path: Path) -> dict[str, str]:
     """The set's files and their SHA-256, by its mark; none where a write was interrupted."""
     text = _mark(path).read_text(errors="replace") if _mark(path).exists() else ""
@@ -139,41 +144,22 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, pieces: Pieces) -> None:
-    """Piece by piece, so that a set may be larger than the memory; aside, synced, then renamed; the mark last.
-
-    (`np.save` would pass over a full disk in silence.)
-    """
-    asides: list[Path] = []
+    """One process writes, aside, and those that would do so meanwhile wait for it."""
+    asides = [path.with_suffix(".lock")]
     written = 0
 
-    def aside() -> Path:
-        asides.append(path.with_suffix(f".{len(asides)}.{os.getpid()}.tmp"))
-        return asides[-1]
+    def rows() -> Iterator[np.ndarray]:
+        nonlocal written
+        for images, labels in pieces:
+            yield _rows(images, labels)
+            written += len(labels)
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = (_rows(*piece) for piece in pieces)
-        piece = next(rows, None)
-        while piece is not None:
-            dtype, count = piece.dtype, 0
-            with aside().open("wb") as file:
-                _header(file, dtype, 0)
-                while piece is not None and (not count or file.tell() + piece.nbytes <= SHARD):
-                    file.write(piece.view(np.uint8).data)
-                    count += len(piece)
-                    written += len(piece)
-                    piece = next(rows, None)
-                file.seek(0)
-                _header(file, dtype, count)
-                _sync(file)
-        files = {shard: path.with_suffix(f".{n}.npy" if n else ".npy") for n, shard in enumerate(asides)}
-        mark = "".join(f"{_digest(shard)}  {file.name}\n" for shard, file in files.items())
-        for shard, file in files.items():
-            shard.replace(file)
-        with aside().open("wb") as file:
-            file.write(mark.encode())
-            _sync(file)
-        asides[-1].replace(_mark(path))
+        with asides[0].open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _digests(path):
+                _write_shards(path, rows(), asides)
     except OSError as error:
         room = f"{shutil.disk_usage(path.parent).free >> 20} MB free" if path.parent.is_dir() else "no such folder"
         raise UserError(
@@ -181,8 +167,43 @@ def _write(path: Path, pieces: Pieces) -> None:
             "free some space, or set NOISESCALE_CACHE to a folder that can be written"
         ) from None
     finally:
-        for left in asides:
-            left.unlink(missing_ok=True)
+        for aside in asides if path.parent.is_dir() else ():
+            aside.unlink(missing_ok=True)
+
+
+def _write_shards(path: Path, rows: Iterator[np.ndarray], asides: list[Path]) -> None:
+    """Piece by piece, so that a set may be larger than the memory; synced, then renamed; the mark last. What is made
+    aside is added to `asides`.
+
+    (`np.save` would pass over a full disk in silence.)
+    """
+
+    def aside() -> Path:
+        asides.append(path.with_suffix(f".{len(asides)}.{os.getpid()}.tmp"))
+        return asides[-1]
+
+    shards: dict[Path, Path] = {}
+    piece = next(rows, None)
+    while piece is not None:
+        dtype, count = piece.dtype, 0
+        with aside().open("wb") as file:
+            _header(file, dtype, 0)
+            while piece is not None and (not count or file.tell() + piece.nbytes <= SHARD):
+                file.write(piece.view(np.uint8).data)
+                count += len(piece)
+                piece = next(rows, None)
+            file.seek(0)
+            _header(file, dtype, count)
+            _sync(file)
+        shards[asides[-1]] = path.with_suffix(f".{len(shards)}.npy" if shards else ".npy")
+    mark = "".join(f"{_digest(shard)}  {file.name}\n" for shard, file in shards.items())
+    for shard, file in shards.items():
+        shard.replace(file)
+    _checked(path).write_text(stamp(*shards.values()))
+    with aside().open("wb") as file:
+        file.write(mark.encode())
+        _sync(file)
+    asides[-1].replace(_mark(path))
 
 
 def _rows(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -218,7 +239,7 @@ def _damaged(path: Path, file: Path, how: str) -> UserError:
 @lru_cache(maxsize=8)
 def _open(path: Path, state: str) -> ImageSet:
     """`state` is the files' stamp; they are hashed where it isn't the one that was checked before."""
-    digests, checked = _digests(path), path.with_suffix(".checked")
+    digests, checked = _digests(path), _checked(path)
     if not checked.exists() or checked.read_text(errors="replace") != state:
         for name, digest in digests.items():
             if _digest(path.with_name(name)) != digest:

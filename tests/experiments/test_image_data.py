@@ -121,15 +121,36 @@ def hashed(monkeypatch) -> list[str]:
 
 
 def test_a_machine_hashes_a_file_once_and_again_when_it_is_another(own_folders, monkeypatch):
-    cached("toy", "recipe", pieces)
-    file, names = cache_file(own_folders), hashed(monkeypatch)
-    image_data._open.cache_clear()  # as another process
-    assert len(cached("toy", "recipe", pieces).labels) == 10 and names == []
+    names = hashed(monkeypatch)
+    for _ in range(2):
+        assert len(cached("toy", "recipe", pieces).labels) == 10 and len(names) == 1
+        image_data._open.cache_clear()  # as another process
+    file = cache_file(own_folders)
+    names.clear()
     os.utime(file, ns=(1, 1))
     for _ in range(2):
         assert len(cached("toy", "recipe", pieces).labels) == 10
         image_data._open.cache_clear()
     assert names == [file.name]
+
+
+def test_processes_that_start_together_decode_once(own_folders):
+    code = """
+import sys, time
+import numpy as np
+from experiments.image_data import cached
+
+def decode():
+    open(sys.argv[1], "a").write("decoded\\n")
+    time.sleep(0.5)
+    yield np.zeros((2, 3, 4, 4), np.uint8), np.zeros(2)
+
+assert len(cached("toy", "recipe", decode).labels) == 2
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(own_folders / "log")]) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert (own_folders / "log").read_text() == "decoded\n"
+    assert not list((own_folders / "cache").glob("*.lock"))
 
 
 class TestShards:
