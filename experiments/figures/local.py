@@ -39,7 +39,7 @@ def figure15(results: Path) -> Figure:
     axes = figure.subplots()
     name, table = _table(results, "temperature.csv")
     if table is None:
-        nothing_yet(axes, "Temperature cut 16-fold", _command("temperature", "micro_batch=16"))
+        nothing_yet(axes, "Temperature cut 16-fold", _command("temperature"))
         return figure
     axes.set_title(f"{name}: the temperature ε/B cut 16-fold, in three ways")
     low, high = _range(table["b_simple"])
@@ -131,5 +131,5 @@ def _range(values: pd.Series) -> tuple[float, float]:
     return float(positive.min()), float(positive.max())
 
 
-def _command(module: str, extra: str = "") -> str:
-    return f"python -m experiments.{module} task=svhn preset=small batch_size=64 lr=0.1 {extra}".strip()
+def _command(module: str) -> str:
+    return f"python -m experiments.{module} task=svhn preset={module}"

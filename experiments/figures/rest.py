@@ -24,8 +24,8 @@ from experiments.figures.tasks import missing, sweep_of
 from experiments.summary import summarise
 
 GAMMAS = (1.0, 0.9, 0.5, 0.1)
-ADAPTIVE = "python -m experiments.adaptive task=svhn preset=small micro_batch=16"
-LAGS = "python -m experiments.autocorrelation task=svhn_adam preset=small batch_size=64 lr=0.0012"
+ADAPTIVE = "python -m experiments.adaptive task=svhn preset=adaptive"
+LAGS = "python -m experiments.autocorrelation task=svhn_adam preset=autocorrelation"
 
 
 def figure8(results: Path) -> Figure:

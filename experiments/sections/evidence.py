@@ -185,6 +185,7 @@ def one_sweep(sweep: SweepResult) -> list[str]:
         f"{_setup(sweep)}. {_effort(sweep)}",
         table(header, rows),
         *_in_few_steps(sweep),
+        *_in_frames(sweep),
         *(figure(f"{sweep.name}-{kind}", captions[kind]) for kind in KINDS),
     ]
 
@@ -200,13 +201,25 @@ def _in_few_steps(sweep: SweepResult) -> list[str]:
     ]
 
 
+def _in_frames(sweep: SweepResult) -> list[str]:
+    frames = sweep.tables.frames_per_example
+    if frames is None or frames == 1:
+        return []
+    return [
+        f"An observation is {frames:g} frames of the game: examples and batch sizes in frames are {frames:g} times "
+        "those of the table."
+    ]
+
+
 def _setup(sweep: SweepResult) -> str:
     runs = sweep.tables.runs
     sizes = runs["batch_size"]
     several = f"{sizes.nunique()} batch sizes from {sizes.min():,} to {sizes.max():,}"
     scanned = several if sizes.nunique() > 1 else f"one batch size, {sizes.min():,}"
+    data = sweep.tables.describe("data").partition("; CNN")[0]  # MNIST's names its network too
+    described = [data, sweep.tables.network] if sweep.tables.network else [data]
     return (
-        f"{sweep.tables.describe('data')}; {int(sweep.tables.describe('parameters')):,} parameters, "
+        f"{'; '.join(described)}; {int(sweep.tables.describe('parameters')):,} parameters, "
         f"{sweep.tables.describe('optimizer')}, {scanned} {sweep.unit}s, "
         f"{counted(runs['seed'].nunique(), 'seed')}"
     )
