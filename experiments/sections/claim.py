@@ -116,7 +116,7 @@ def _table1_row(sweep: SweepResult) -> list[str]:
 
 def questions(sweeps: Sequence[SweepResult]) -> list[str]:
     said = [_growth(sweeps, "B_simple", "b_simple"), _growth(sweeps, "B_crit", "b_crit")]
-    by_task = {sweep.task: sweep for sweep in sweeps if sweep.end is not None}
+    by_task = {sweep.task: sweep for sweep in reversed(sweeps) if sweep.end is not None}  # paper, small, spans
     ladder = [by_task[task] for task in LADDER if task in by_task]
     if len(ladder) > 1:
         steps = list(pairwise(ladder))
@@ -142,15 +142,16 @@ def questions(sweeps: Sequence[SweepResult]) -> list[str]:
 
 
 def _at_equal_error(low: SweepResult, high: SweepResult) -> str:
-    """The B_crit of two sweeps at the hardest goal that both have, and whether the second's is larger."""
+    """B_crit and averaged B_simple of two sweeps at the hardest goal that both have; are the second's larger?"""
     ours, theirs = ({fit.goal: fit for fit in sweep.determined} for sweep in (low, high))
     shared = [goal for goal in ours if goal in theirs]
     if not shared:
         return f"{low.name} and {high.name} share no goal"
-    first, second = ours[shared[-1]].b_crit, theirs[shared[-1]].b_crit
+    first, second = ours[shared[-1]], theirs[shared[-1]]
     return (
-        f"at {shared[-1]:g}, {low.name} {with_interval(first)} and {high.name} {with_interval(second)} "
-        f"({_above(second, first)})"
+        f"at {shared[-1]:g}, {low.name} {with_interval(first.b_crit)} and {high.name} {with_interval(second.b_crit)} "
+        f"({_above(second.b_crit, first.b_crit)}; averaged B_simple {with_interval(first.b_simple_avg)} and "
+        f"{with_interval(second.b_simple_avg)}, {_above(second.b_simple_avg, first.b_simple_avg)})"
     )
 
 

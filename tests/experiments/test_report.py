@@ -26,6 +26,7 @@ from experiments.page import to_html
 from experiments.paper import PAPER_TASKS, points, table1
 from experiments.report import report
 from experiments.sections import evidence
+from experiments.sections.claim import questions
 from experiments.sections.evidence import pictures
 from experiments.sections.language import branches, groups, norms_predict
 from experiments.summary import read_sweep, summarise
@@ -261,3 +262,14 @@ def test_the_colours_of_the_style_survive_embedding(tmp_path):
     assert shown.shape == picture.shape
     assert [tuple(pixel) for pixel in shown[0, : len(colours)]] == colours
     assert np.abs(shown.astype(int) - picture).max() < 32
+
+
+def test_the_ladder_is_climbed_at_equal_errors_too(tmp_path):
+    for task, start, goals in (("mnist", 20.0, [0.5, 0.2, 0.1]), ("svhn", 80.0, [0.5, 0.2])):
+        tables = plant(Planted(start=start, seeds=2, norm_noise=1.0, scatter=0.05))
+        tables.runs["task"] = task
+        analyse(save(tables, tmp_path / f"{task}-small"), goals)
+    ladder = next(line for line in questions(summarise(tmp_path)) if "ladder" in line)
+    equal = ladder.partition("At equal errors: ")[2]
+    assert equal.startswith("at 0.2, mnist-small ") and equal.count("(yes; ") == 1 and equal.endswith(", yes).")
+    assert ladder.count("no") == 0
