@@ -118,8 +118,10 @@ def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
         priced = priced or price(suite, points)
         costs = {point: priced.of(suite.point(*point)) for point in points}
         points = in_order(points, costs)
+        again = [[point] for point in points if attempts[point]]  # alone, as one may have taken its share with it
+        fresh = [point for point in points if not attempts[point]]
         with progress(sweep, points, costs, started):
-            launch(shares(points, costs, suite.cluster.job_seconds))
+            launch([*again, *shares(fresh, costs, suite.cluster.job_seconds)])
         for point in points:
             if not sweep.look(point):
                 attempts[point] += 1

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
+from drive import ENVIRONMENT, ROOT, SMALL, SWEEP, command, same, start, sweep, tables
 
 from experiments.collect import collect
 from experiments.config import SuiteConfig, load
@@ -26,6 +26,8 @@ from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
 from experiments.record import RunRecord
+from experiments.search import Point
+from experiments.sweep import Sweep, train_wanted
 from experiments.text_data import open_corpus
 from experiments.worker import train_one
 
@@ -210,6 +212,27 @@ def test_a_run_without_memory_fails_alone(tmp_path):
     out = sweep(tmp_path, f"sweep.batch_sizes=[16,64,{huge}]", "sweep.steps_budget=40")
     assert f"batch_size={huge}" in out and "memory" in out
     assert set(tables(tmp_path)[0]["batch_size"]) == {16, 64}
+
+
+def test_a_run_that_ends_its_process_costs_the_others_of_its_share_nothing(tmp_path):
+    """The longest run goes first, so the one without memory is in front of all others."""
+    tiny = ["sweep.batch_sizes=[16,64]", "sweep.points=1", "sweep.widen=0", "sweep.seeds=1", "task.dim=100"]
+    suite = load([*SMALL, *tiny, f"runs={tmp_path}/runs", f"results={tmp_path}/results", "cluster.job_seconds=1e6"])
+    sweep = Sweep(suite)
+    points = sweep.wanted()
+    culprit = max(points)
+
+    def launch(shares: list[list[Point]]) -> None:
+        for share in shares:
+            for point in sorted(share, key=lambda point: point != culprit):
+                if point == culprit:
+                    break
+                run = suite.point(*point)
+                train_one(suite, run, RunRecord(suite.records / run.run_id))
+
+    train_wanted(sweep, points, launch)
+    assert set(sweep.failed) == {culprit}
+    assert set(points) - {culprit} <= set(sweep.finished)
 
 
 def _train(folder: str, log: str) -> None:
