@@ -127,6 +127,8 @@ def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
                 attempts[point] += 1
                 if attempts[point] >= ATTEMPTS:
                     sweep.failed[point] = last_line(sweep.record(point).folder / "error.txt")
+        if any(attempts[point] for point in points):
+            check_writable(suite.records, suite.tables)  # on a full disk a run can't even leave its error
         points = sweep.wanted()
 
 
@@ -138,9 +140,9 @@ def in_order(points: Sequence[Point], costs: dict[Point, float]) -> list[Point]:
 
 
 def check_writable(*folders: Path) -> None:
-    """`UserError` now rather than from every run."""
+    """`UserError` now rather than from every run. A disk without a page left still takes an empty file."""
     for folder in folders:
-        write_atomically(folder / ".writable", b"")
+        write_atomically(folder / ".writable", bytes(4096))
         (folder / ".writable").unlink(missing_ok=True)
 
 
