@@ -2,8 +2,8 @@
 Ray.
 """
 
-import hashlib
 import os
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,9 +46,14 @@ class BatchSizeSearch(Sweeper):
             launcher.launch(overrides, initial_job_idx=jobs)
             jobs += len(shares)
 
-        if isinstance(launcher, SlurmArray):
-            launcher.wait_for_earlier()
-        run_sweep(parse(self.config), launch)
+        suite = parse(self.config)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` and `scancel` stop it as Ctrl-C does
+        if isinstance(launcher, SlurmArray) and not suite.dry:
+            with slurm.only_driver(suite.records):
+                launcher.wait_for_earlier()
+                run_sweep(suite, launch)
+        else:
+            run_sweep(suite, launch)
 
 
 def _text(share: Sequence[Point]) -> str:
@@ -81,24 +86,18 @@ class SlurmArray(Launcher):
 
         self.job = SlurmLauncher(**self.params)
         self.job.setup(hydra_context=hydra_context, task_function=task_function, config=config)
-        suite = parse(config)
-        place = hashlib.sha256(str(suite.records.resolve()).encode()).hexdigest()[:8]
-        self.params["name"] = f"{suite.name}-{place}"
+        self.params["name"] = slurm.job_name(parse(config))
 
     def wait_for_earlier(self) -> None:
         """Jobs of this sweep outlive a driver that was killed; what they train isn't asked for again."""
-        named = f"--name={self.params['name']}"
-        if ids := slurm.queued(named):
+        if ids := slurm.queued(self.params["name"]):
             say(f"jobs of this sweep are under way ({', '.join(ids)}): waiting for them")
-            slurm.wait_until_ended(lambda: bool(slurm.queued(named)))
+            with slurm.seen_through(self.params["name"]):
+                pass
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        ids = slurm.submit(self.job, self.params, job_overrides, initial_job_idx)
-        try:
-            slurm.wait_until_ended(lambda: bool(slurm.queued(f"--jobs={','.join(ids)}")))
-        except KeyboardInterrupt:
-            slurm.cancel(ids)
-            raise
+        with slurm.seen_through(self.params["name"]):
+            slurm.submit(self.job, self.params, job_overrides, initial_job_idx)
         return []
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import ctypes
+import errno
 import multiprocessing
 import os
 import random
@@ -22,12 +23,14 @@ from drive import ENVIRONMENT, ROOT, SMALL, SWEEP, command, same, start, sweep, 
 
 from experiments.collect import collect
 from experiments.config import SuiteConfig, load
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
 from experiments.record import RunRecord
 from experiments.search import Point
-from experiments.sweep import Sweep, train_wanted
+from experiments.slurm import only_driver
+from experiments.sweep import Sweep, check_writable, train_wanted
 from experiments.text_data import open_corpus
 from experiments.worker import train_one
 
@@ -106,6 +109,23 @@ def test_a_full_disk_leaves_the_tables_as_they_were(disk, tmp_path):
     (disk / "ballast").unlink()
     assert not list(suite.tables.glob("*.parquet"))
     assert collect(suite) == 1
+
+
+def test_a_full_disk_ends_a_sweep_with_one_line(disk, tmp_path):
+    """Before it begins, and where every run dies of it without a word."""
+    sweep = Sweep(replace(suite_in(tmp_path), runs=str(disk)))
+    with pytest.raises(UserError, match="No space left"):
+        train_wanted(sweep, [max(sweep.wanted())], lambda shares: fill(disk, 0) and None)
+    with pytest.raises(UserError, match="No space left"):
+        check_writable(disk / "records")
+
+
+def test_a_full_disk_anywhere_else_is_one_line_too(capsys):
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/runs/x")
+
+    assert told(write) == 2
+    assert capsys.readouterr().err.startswith("/runs/x: No space left on device; finished runs are kept")
 
 
 @pytest.mark.parametrize("leave", [0, 4096, 16384])
@@ -266,6 +286,15 @@ def test_two_sweeps_on_one_folder_share_the_work(local, tmp_path):
         out, _ = process.communicate(timeout=280)
         assert process.returncode == 0, out
     same(local, tmp_path)
+
+
+def test_a_second_driver_on_slurm_is_told_of_the_first(tmp_path):
+    with only_driver(tmp_path):
+        first = f"process {os.getpid()} on .* drives this sweep"
+        with pytest.raises(UserError, match=first), only_driver(tmp_path):
+            pass
+    with only_driver(tmp_path):
+        pass
 
 
 @pytest.mark.slow
