@@ -169,6 +169,23 @@ def test_mistakes_are_one_message_without_traceback(wrong, tmp_path):
     assert len(done.stderr.strip().splitlines()) <= 2
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("hydra.launcher.workers=-1", "a whole number from 1"),
+        ("hydra.launcher.workers=foo", "a whole number from 1"),
+        ("hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs: no such key; allowed: workers"),
+        ("hydra/launcher=basic", "cluster=local, slurm or ray"),
+        ("hydra.mode=FOO", "expected one of [RUN, MULTIRUN]"),
+    ],
+)
+def test_mistakes_in_hydras_own_options_say_what_is_allowed(wrong, said, tmp_path):
+    done = subprocess.run(
+        command(tmp_path, wrong), cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_the_longest_run_goes_first_but_the_cheapest_where_a_sweep_takes_days():
     one, two, three = (Point(size, 0.1, 0) for size in (1, 2, 3))
     for hours, order in ((0.1, [two, three, one]), (10.0, [one, three, two])):
