@@ -222,3 +222,10 @@ def test_no_ray_to_join_is_one_message(tmp_path):
     out, _ = process.communicate(timeout=280)
     assert process.returncode == 2
     assert "hydra.launcher.address=auto" in out and "Traceback" not in out
+
+
+def test_a_gpu_that_no_ray_node_has_is_one_message(tmp_path):
+    pytest.importorskip("ray", reason="hydra-ray-launcher isn't installed: make setup CLUSTER=ray")
+    process = start(tmp_path, "cluster=ray", "cluster.workers=1", "cluster.gpus=1", CUDA_VISIBLE_DEVICES="")
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 2 and "cluster.gpus=1: no node of this Ray" in out and "Traceback" not in out

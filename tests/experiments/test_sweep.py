@@ -120,7 +120,10 @@ def test_a_killed_worker_costs_no_run(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_at_once_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize(
+    ("send", "how"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)], ids=["ctrl-c", "kill"]
+)
+def test_ctrl_c_or_kill_stops_at_once_and_says_how_to_go_on(send, how, tmp_path):
     process = subprocess.Popen(
         command(tmp_path, "sweep.seeds=20"),  # still going when it is told to stop
         cwd=ROOT,
@@ -132,7 +135,7 @@ def test_ctrl_c_stops_at_once_and_says_how_to_go_on(tmp_path):
     )
     while not list((tmp_path / "runs").rglob("config.json")) and process.poll() is None:
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    send(process.pid, how)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "goes on from here" in errors and "Traceback" not in errors
