@@ -114,7 +114,8 @@ def queued(name: str) -> list[str]:
     except FileNotFoundError:
         raise UserError("cluster=slurm needs Slurm's commands on this machine; there is no squeue") from None
     if done.returncode:
-        raise UserError(f"cluster=slurm, but Slurm doesn't answer: {done.stderr.strip().splitlines()[-1]}")
+        *_, said = ["squeue failed", *done.stderr.strip().splitlines()]
+        raise UserError(f"cluster=slurm, but Slurm doesn't answer: {said}")
     return sorted(set(done.stdout.split()))
 
 

@@ -7,10 +7,8 @@ mirrored in several pieces (its sweep was stopped) is sent once, from the last p
 import os
 import subprocess
 import sys
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from urllib.error import HTTPError
 
 from experiments.config import load
 from experiments.errors import UserError
@@ -53,15 +51,18 @@ def check_reachable() -> None:
     settings = wandb.setup(wandb.Settings(mode="online", silent=True)).settings
     if not wandb.login(prompt=False, verify=False):
         raise UserError("W&B knows no key here; run `.venv/bin/wandb login` or set WANDB_API_KEY, then this again")
-    query = urllib.request.Request(
-        f"{settings.base_url}/graphql", b'{"query": "{ __typename }"}', {"content-type": "application/json"}
-    )
+    _ask(settings.base_url)
+
+
+def _ask(server: str) -> None:
+    import requests
+
     try:
-        urllib.request.urlopen(query, timeout=ANSWER).close()
-    except OSError as error:
-        if isinstance(error, HTTPError) and error.code < 500:
-            return  # it is there, and says no to a question without a key
-        raise UserError(f"W&B at {settings.base_url}: {error}; nothing was sent and nothing is lost") from None
+        answer = requests.post(f"{server}/graphql", json={"query": "{ __typename }"}, timeout=ANSWER)
+        if answer.status_code >= 500:  # below, it is there, whatever it says to a question without a key
+            answer.raise_for_status()
+    except requests.RequestException as error:
+        raise UserError(f"W&B at {server}: {error}; nothing was sent and nothing is lost") from None
 
 
 def sync(records: Path) -> tuple[int, int]:
