@@ -369,12 +369,13 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
     key = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text)
     if key:
         name = key.group(1) or key.group(2)
-        base = compose("config", [o for o in overrides if o.split("=")[0] in ("task", "preset", "cluster", "sweep")])
+        chosen = [o for o in overrides if o.split("=")[0] in ("task", "preset", "cluster", "sweep")]
+        base = compose("config", chosen, return_hydra_config=True)
         parent = OmegaConf.select(base, name.rpartition(".")[0]) if "." in name else base
         if not isinstance(parent, DictConfig):
             name, parent = name.partition(".")[0], base
-        known = [str(k) for k in parent if k != "hydra"]
+        known = [str(k) for k in parent if k not in ("hydra", "_target_")]
         near = difflib.get_close_matches(name.rpartition(".")[2], known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         return f"{name}: no such key; {hint}allowed: {', '.join(known)}"
-    return text
+    return f"{text}: {str(error.__cause__).splitlines()[0]}" if str(error.__cause__ or "") else text

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments import slurm
 from experiments.config import SuiteConfig, load
 from experiments.entry import told
 from experiments.errors import UserError
@@ -17,15 +18,19 @@ from experiments.record import write_atomically
 
 def as_job(suite: SuiteConfig, command: list[str], log: Path) -> str:
     """Submit the driver: its jobs' partition and account, one processor, and the time that the partition gives."""
-    options = ["--cpus-per-task=1", f"--job-name=driver-{suite.name}", f"--output={log}", "--open-mode=append"]
+    name = f"driver-{slurm.job_name(suite)}"
+    if ids := slurm.queued(name):
+        raise UserError(
+            f"{suite.name}: job {ids[0]} drives this sweep; wait for it, or stop it first: scancel {ids[0]}"
+        )
+    with slurm.only_driver(suite.records):
+        pass
+    options = ["--cpus-per-task=1", f"--job-name={name}", f"--output={log}", "--open-mode=append"]
     for key in ("partition", "account"):
         value = getattr(suite.cluster, key)
         options += [f"--{key}={value}"] if value else []
     submit = ["sbatch", "--parsable", *options, f"--wrap=exec {shlex.join(command)}"]
-    try:
-        done = subprocess.run(submit, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise UserError("cluster=slurm needs Slurm's commands on this machine; there is no sbatch") from None
+    done = subprocess.run(submit, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"Slurm refused the driver: {done.stderr.strip()}")
     return f"job {done.stdout.strip()}; scancel {done.stdout.strip()} stops it"
@@ -35,7 +40,7 @@ def as_process(command: list[str], log: Path) -> str:
     """Start the driver in a session of its own, so that it outlives this one."""
     with open(log, "a") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
-    return f"process {process.pid}; kill -INT {process.pid} stops it"
+    return f"process {process.pid}; kill {process.pid} stops it"
 
 
 def main(overrides: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """How the modules that are commands are started, and what they say of a user's mistake."""
 
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -10,14 +11,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiments.config import SuiteConfig, load
 from experiments.errors import UserError
+from experiments.record import GO_ON
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def told(command: Callable[[], object]) -> int:
-    """The exit status of `command`: 0, or 2 after a user's mistake, which is a line on stderr."""
+    """The exit status of `command`: 0, or 2 after a user's mistake or on a full disk, which is a line on stderr."""
     try:
         command()
     except UserError as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{where}{error.strerror}; {GO_ON}", file=sys.stderr)
         return 2
     return 0
 

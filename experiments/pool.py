@@ -51,6 +51,11 @@ class Pool:
                     del waiting[i]
         return returns
 
+    def close(self) -> None:
+        """End the workers; left to the interpreter's exit, that finds its pipes closed."""
+        if self._executor is not None:
+            self._executor.shutdown()
+
     def _start(self) -> ProcessPoolExecutor:
         spawn = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self.workers, spawn, initializer=_start_worker, initargs=(self._shared,))

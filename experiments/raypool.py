@@ -28,12 +28,14 @@ def run(
 ) -> None:
     """Every job of `overrides`, by number; returns when all have ended, well or not."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own 15 starves beside anybody else's work
     import ray
     from hydra_plugins.hydra_ray_launcher._launcher_util import launch_job_on_ray
 
     setup_globals()
     if not ray.is_initialized():
         _join(address, workers)
+    _check_gpus(gpus)
     resources = DictConfig({"num_cpus": 1, "num_gpus": gpus, "max_retries": 0})
     tasks = []
     for number, job in overrides.items():
@@ -53,6 +55,15 @@ def run(
     if not alive:  # jobs would wait for it for ever
         print("Ray has lost its last node", flush=True)
         ray.shutdown()
+
+
+def _check_gpus(gpus: int) -> None:
+    """A task that asks for more than any node has would wait for ever."""
+    import ray
+
+    most = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    if gpus > most:
+        raise UserError(f"cluster.gpus={gpus}: no node of this Ray has more than {most:g}; allowed: up to that many")
 
 
 def _join(address: str | None, workers: int | None) -> None:

@@ -118,13 +118,17 @@ def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:
         priced = priced or price(suite, points)
         costs = {point: priced.of(suite.point(*point)) for point in points}
         points = in_order(points, costs)
+        again = [[point] for point in points if attempts[point]]  # alone, as one may have taken its share with it
+        fresh = [point for point in points if not attempts[point]]
         with progress(sweep, points, costs, started):
-            launch(shares(points, costs, suite.cluster.job_seconds))
+            launch([*again, *shares(fresh, costs, suite.cluster.job_seconds)])
         for point in points:
             if not sweep.look(point):
                 attempts[point] += 1
                 if attempts[point] >= ATTEMPTS:
                     sweep.failed[point] = last_line(sweep.record(point).folder / "error.txt")
+        if any(attempts[point] for point in points):
+            check_writable(suite.records, suite.tables)  # on a full disk a run can't even leave its error
         points = sweep.wanted()
 
 
@@ -136,9 +140,9 @@ def in_order(points: Sequence[Point], costs: dict[Point, float]) -> list[Point]:
 
 
 def check_writable(*folders: Path) -> None:
-    """`UserError` now rather than from every run."""
+    """`UserError` now rather than from every run. A disk without a page left still takes an empty file."""
     for folder in folders:
-        write_atomically(folder / ".writable", b"")
+        write_atomically(folder / ".writable", bytes(4096))
         (folder / ".writable").unlink(missing_ok=True)
 
 

@@ -41,11 +41,12 @@ def mirrored(suite: SuiteConfig) -> Iterator[None]:
     if mode == "disabled":
         yield
         return
-    suite.records.mkdir(parents=True, exist_ok=True)
-    with open(suite.records / "wandb.log", "a") as log:
-        goals = [str(goal) for goal in suite.sweep.goals]
-        command = [sys.executable, "-m", "experiments.tracking", str(suite.records), *goals]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+    try:
+        process = _start(suite)
+    except OSError as error:
+        print(f"nothing goes to W&B: {suite.records}/wandb.log: {error.strerror}", flush=True)
+        yield
+        return
     assert process.stdin is not None
     started = time.monotonic()
     try:
@@ -60,6 +61,14 @@ def mirrored(suite: SuiteConfig) -> Iterator[None]:
         print(f"W&B took no runs; they wait for `make wandb-sync` ({suite.records}/wandb.log)")
 
 
+def _start(suite: SuiteConfig) -> subprocess.Popen[bytes]:
+    suite.records.mkdir(parents=True, exist_ok=True)
+    with open(suite.records / "wandb.log", "a") as log:
+        goals = [str(goal) for goal in suite.sweep.goals]
+        command = [sys.executable, "-m", "experiments.tracking", str(suite.records), *goals]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+
+
 class Mirror:
     """The W&B runs of one sweep's records."""
 
@@ -69,7 +78,7 @@ class Mirror:
         self.wandb, self.records, self.goals = wandb, records, goals
         self.open: dict[Path, tuple[Any, int]] = {}
         for mark in records.glob("*-*/mirrored"):
-            if mark.read_text().startswith("failed"):
+            if mark.read_bytes().startswith(b"failed"):
                 mark.unlink()  # once more
 
     def look(self) -> None:

@@ -8,7 +8,7 @@ import sys
 import hydra
 
 from experiments.config import CONFIGS, load
-from experiments.errors import UserError
+from experiments.entry import told
 from experiments.worker import train
 
 MULTIRUN = ("-m", "--multirun")  # a sweep is one anyway; Hydra's other flags show or print something
@@ -19,16 +19,16 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come through as they are
     try:
-        if not any(argument.startswith("-") and argument not in MULTIRUN for argument in sys.argv[1:]):
-            load([argument for argument in sys.argv[1:] if argument not in MULTIRUN])
-        hydra.main(config_path=str(CONFIGS.resolve()), config_name="config", version_base="1.3")(train)()
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return told(_start)
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)
         return 130
-    return 0
+
+
+def _start() -> None:
+    if not any(argument.startswith("-") and argument not in MULTIRUN for argument in sys.argv[1:]):
+        load([argument for argument in sys.argv[1:] if argument not in MULTIRUN])
+    hydra.main(config_path=str(CONFIGS.resolve()), config_name="config", version_base="1.3")(train)()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 Ray.
 """
 
-import hashlib
 import os
+import signal
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from hydra.core.plugins import Plugins
@@ -16,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments import raypool, slurm
 from experiments.config import parse
+from experiments.errors import UserError
 from experiments.pool import Pool
 from experiments.search import Point
 from experiments.sweep import run_sweep, say
@@ -35,6 +37,9 @@ class BatchSizeSearch(Sweeper):
         self.launcher = Plugins.instance().instantiate_launcher(
             config=config, task_function=task_function, hydra_context=hydra_context
         )
+        if not isinstance(self.launcher, LocalPool | SlurmArray | RayPool):
+            choice = config.hydra.runtime.choices["hydra/launcher"]
+            raise UserError(f"hydra/launcher={choice}: say where runs go by cluster=local, slurm or ray")
 
     def sweep(self, arguments: list[str]) -> Any:
         assert self.config is not None and self.launcher is not None
@@ -46,24 +51,37 @@ class BatchSizeSearch(Sweeper):
             launcher.launch(overrides, initial_job_idx=jobs)
             jobs += len(shares)
 
-        if isinstance(launcher, SlurmArray):
-            launcher.wait_for_earlier()
-        run_sweep(parse(self.config), launch)
+        suite = parse(self.config)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` and `scancel` stop it as Ctrl-C does
+        with ExitStack() as stack:
+            if isinstance(launcher, LocalPool):
+                stack.callback(launcher.pool.close)
+            if isinstance(launcher, SlurmArray) and not suite.dry:
+                stack.enter_context(slurm.only_driver(suite.records))
+                launcher.wait_for_earlier()
+            run_sweep(suite, launch)
 
 
 def _text(share: Sequence[Point]) -> str:
     return "[" + ",".join(f"[{p.batch_size},{p.lr!r},{p.seed}]" for p in share) + "]"
 
 
+def _checked(workers: Any) -> int | None:
+    if workers is None or (isinstance(workers, int) and workers > 0):
+        return workers
+    raise UserError(f"hydra.launcher.workers={workers}: allowed: a whole number from 1, or null for every core")
+
+
 class LocalPool(Launcher):
     """As many single-thread processes as there are cores, or `workers`."""
 
     def __init__(self, workers: int | None) -> None:
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         setup_globals()
-        self.pool = Pool(self.workers, hydra_context, config, task_function)
+        workers = _checked(self.workers) or len(os.sched_getaffinity(0))
+        self.pool = Pool(workers, hydra_context, config, task_function)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         returns = self.pool.run({initial_job_idx + i: list(overrides) for i, overrides in enumerate(job_overrides)})
@@ -81,24 +99,18 @@ class SlurmArray(Launcher):
 
         self.job = SlurmLauncher(**self.params)
         self.job.setup(hydra_context=hydra_context, task_function=task_function, config=config)
-        suite = parse(config)
-        place = hashlib.sha256(str(suite.records.resolve()).encode()).hexdigest()[:8]
-        self.params["name"] = f"{suite.name}-{place}"
+        self.params["name"] = slurm.job_name(parse(config))
 
     def wait_for_earlier(self) -> None:
         """Jobs of this sweep outlive a driver that was killed; what they train isn't asked for again."""
-        named = f"--name={self.params['name']}"
-        if ids := slurm.queued(named):
+        if ids := slurm.queued(self.params["name"]):
             say(f"jobs of this sweep are under way ({', '.join(ids)}): waiting for them")
-            slurm.wait_until_ended(lambda: bool(slurm.queued(named)))
+            with slurm.seen_through(self.params["name"]):
+                pass
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        ids = slurm.submit(self.job, self.params, job_overrides, initial_job_idx)
-        try:
-            slurm.wait_until_ended(lambda: bool(slurm.queued(f"--jobs={','.join(ids)}")))
-        except KeyboardInterrupt:
-            slurm.cancel(ids)
-            raise
+        with slurm.seen_through(self.params["name"]):
+            slurm.submit(self.job, self.params, job_overrides, initial_job_idx)
         return []
 
 
@@ -109,6 +121,7 @@ class RayPool(Launcher):
         self.workers, self.gpus, self.address = workers, gpus, address
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.workers = _checked(self.workers)
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:

@@ -1,5 +1,6 @@
 """The one style sheet: sizes, colours, marks, and files that come out the same byte for byte."""
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
+from experiments.record import write_atomically
 from noisescale.pareto import Estimate
 
 DOTS_PER_INCH = 200  # of the PNGs
@@ -55,14 +57,19 @@ def drawn(draw: Callable[[], Figure]) -> Figure:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """`stem`.pdf and `stem`.png, without dates or versions in them."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(stem.name + end) for end in (".pdf", ".png")]
+    """`stem`.pdf and `stem`.png, without dates or versions in them; whole, or as they were."""
+    pdf, png = stem.with_name(f"{stem.name}.pdf"), stem.with_name(f"{stem.name}.png")
     with mpl.rc_context(STYLE):
-        figure.savefig(paths[1], metadata={"Software": None})
+        _write(figure, png, {"Software": None})
         figure.set_layout_engine("none")  # it is laid out now, and finding the layout takes as long as drawing
-        figure.savefig(paths[0], metadata={"CreationDate": None, "Producer": None, "Creator": None})
-    return paths
+        _write(figure, pdf, {"CreationDate": None, "Producer": None, "Creator": None})
+    return [pdf, png]
+
+
+def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
+    write_atomically(path, buffer.getvalue())
 
 
 def shades(count: int) -> list[tuple[float, float, float, float]]:

@@ -98,6 +98,7 @@ def test_a_killed_job_costs_no_run(local, slurm, tmp_path):
 
 
 ONE_RUN = ["sweep.batch_sizes=[64]", "sweep.points=1", "sweep.widen=0", "task.dim=50000"]
+LONG_RUN = [*ONE_RUN, "task.dim=500000"]
 
 
 @pytest.mark.parametrize(
@@ -142,15 +143,51 @@ def test_a_killed_node_daemon_costs_no_run(local, slurm, tmp_path):
     same(local, tmp_path)
 
 
+def detach(folder: Path, slurm: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    detached = [part.replace(".train", ".detach") for part in command(folder, "cluster=slurm", *more)]
+    environment = ENVIRONMENT | {"SLURM_CONF": str(slurm)}
+    return subprocess.run(detached, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
 def test_a_driver_that_is_a_job_itself(local, slurm, tmp_path):
     """`make sweep DETACH=1`."""
-    detach = [part.replace("experiments.train", "experiments.detach") for part in command(tmp_path, "cluster=slurm")]
-    left = subprocess.run(
-        detach, cwd=ROOT, env=ENVIRONMENT | {"SLURM_CONF": str(slurm)}, capture_output=True, text=True
-    )
+    left = detach(tmp_path, slurm)
     assert left.returncode == 0 and "job " in left.stdout, left.stderr
     wait_for(lambda: (tmp_path / "results" / SWEEP / "fits.csv").exists(), 500)
     same(local, tmp_path)
+
+
+def test_a_second_driver_is_refused_and_scancel_of_the_first_stops_its_jobs(slurm, tmp_path):
+    environment = ENVIRONMENT | {"SLURM_CONF": str(slurm)}
+
+    def queue() -> list[str]:
+        return subprocess.run(
+            ["squeue", "-h", "-o", "%j"], env=environment, capture_output=True, text=True
+        ).stdout.split()
+
+    driver = detach(tmp_path, slurm, *LONG_RUN).stdout.split("job ")[1].split(";")[0]
+    second = detach(tmp_path, slurm, *LONG_RUN)
+    assert second.returncode == 2 and f"job {driver} drives this sweep" in second.stderr
+    wait_for(lambda: records(tmp_path, "config.json"))
+    process = start(tmp_path, *LONG_RUN, "cluster=slurm", SLURM_CONF=str(slurm))
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 2 and f"(job {driver}) drives this sweep" in out and "Traceback" not in out
+    assert any(name.startswith(SWEEP) for name in queue())
+    subprocess.run(["scancel", driver], env=environment, check=True)
+    wait_for(lambda: not queue(), 60)
+    assert "the same command goes on" in (tmp_path / "runs" / SWEEP / "driver.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [({"PATH": "/nowhere"}, "there is no squeue"), ({"SLURM_CONF": "/nowhere/slurm.conf"}, "Slurm doesn't answer")],
+)
+def test_no_slurm_is_one_message(tmp_path, environment, said):
+    pytest.importorskip("submitit", reason="hydra-submitit-launcher isn't installed: make setup CLUSTER=slurm")
+    process = start(tmp_path, "cluster=slurm", **environment)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 2 and said in out and len(out.splitlines()) == 1
+    assert "runs, at most" in sweep(tmp_path, "cluster=slurm", "dry=true", **environment)
 
 
 def test_what_slurm_refuses_is_one_message(slurm, tmp_path):
@@ -185,3 +222,10 @@ def test_no_ray_to_join_is_one_message(tmp_path):
     out, _ = process.communicate(timeout=280)
     assert process.returncode == 2
     assert "hydra.launcher.address=auto" in out and "Traceback" not in out
+
+
+def test_a_gpu_that_no_ray_node_has_is_one_message(tmp_path):
+    pytest.importorskip("ray", reason="hydra-ray-launcher isn't installed: make setup CLUSTER=ray")
+    process = start(tmp_path, "cluster=ray", "cluster.workers=1", "cluster.gpus=1", CUDA_VISIBLE_DEVICES="")
+    out, _ = process.communicate(timeout=280)
+    assert process.returncode == 2 and "cluster.gpus=1: no node of this Ray" in out and "Traceback" not in out

@@ -2,6 +2,7 @@
 
 import ast
 import ctypes
+import errno
 import multiprocessing
 import os
 import random
@@ -18,14 +19,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from drive import ENVIRONMENT, ROOT, SWEEP, command, same, start, sweep, tables
+from drive import ENVIRONMENT, ROOT, SMALL, SWEEP, command, same, start, sweep, tables
 
 from experiments.collect import collect
 from experiments.config import SuiteConfig, load
+from experiments.entry import told
 from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
 from experiments.record import RunRecord
+from experiments.search import Point
+from experiments.slurm import only_driver
+from experiments.sweep import Sweep, check_writable, train_wanted
 from experiments.text_data import open_corpus
 from experiments.worker import train_one
 
@@ -104,6 +109,23 @@ def test_a_full_disk_leaves_the_tables_as_they_were(disk, tmp_path):
     (disk / "ballast").unlink()
     assert not list(suite.tables.glob("*.parquet"))
     assert collect(suite) == 1
+
+
+def test_a_full_disk_ends_a_sweep_with_one_line(disk, tmp_path):
+    """Before it begins, and where every run dies of it without a word."""
+    sweep = Sweep(replace(suite_in(tmp_path), runs=str(disk)))
+    with pytest.raises(UserError, match="No space left"):
+        train_wanted(sweep, [max(sweep.wanted())], lambda shares: fill(disk, 0) and None)
+    with pytest.raises(UserError, match="No space left"):
+        check_writable(disk / "records")
+
+
+def test_a_full_disk_anywhere_else_is_one_line_too(capsys):
+    def write() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/runs/x")
+
+    assert told(write) == 2
+    assert capsys.readouterr().err.startswith("/runs/x: No space left on device; finished runs are kept")
 
 
 @pytest.mark.parametrize("leave", [0, 4096, 16384])
@@ -212,6 +234,27 @@ def test_a_run_without_memory_fails_alone(tmp_path):
     assert set(tables(tmp_path)[0]["batch_size"]) == {16, 64}
 
 
+def test_a_run_that_ends_its_process_costs_the_others_of_its_share_nothing(tmp_path):
+    """The longest run goes first, so the one without memory is in front of all others."""
+    tiny = ["sweep.batch_sizes=[16,64]", "sweep.points=1", "sweep.widen=0", "sweep.seeds=1", "task.dim=100"]
+    suite = load([*SMALL, *tiny, f"runs={tmp_path}/runs", f"results={tmp_path}/results", "cluster.job_seconds=1e6"])
+    sweep = Sweep(suite)
+    points = sweep.wanted()
+    culprit = max(points)
+
+    def launch(shares: list[list[Point]]) -> None:
+        for share in shares:
+            for point in sorted(share, key=lambda point: point != culprit):
+                if point == culprit:
+                    break
+                run = suite.point(*point)
+                train_one(suite, run, RunRecord(suite.records / run.run_id))
+
+    train_wanted(sweep, points, launch)
+    assert set(sweep.failed) == {culprit}
+    assert set(points) - {culprit} <= set(sweep.finished)
+
+
 def _train(folder: str, log: str) -> None:
     whole = Trainer.run
 
@@ -243,6 +286,15 @@ def test_two_sweeps_on_one_folder_share_the_work(local, tmp_path):
         out, _ = process.communicate(timeout=280)
         assert process.returncode == 0, out
     same(local, tmp_path)
+
+
+def test_a_second_driver_on_slurm_is_told_of_the_first(tmp_path):
+    with only_driver(tmp_path):
+        first = f"process {os.getpid()} on .* drives this sweep"
+        with pytest.raises(UserError, match=first), only_driver(tmp_path):
+            pass
+    with only_driver(tmp_path):
+        pass
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Figures from tables alone: they come out, the same each time, labelled, and say what is missing."""
 
+import errno
 import shutil
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from synthetic_tables import Planted, plant, save
 
 from experiments.analyse import analyse
 from experiments.errors import UserError
-from experiments.figures import registry
+from experiments.figures import registry, style
 from experiments.figures.draw import draw
 from experiments.figures.fronts import spread
 from experiments.figures.names import Name, Names
@@ -44,6 +45,21 @@ def test_a_sweeps_figures_are_the_same_bytes_twice(results):
     ]
     first = [path.read_bytes() for path in files]
     assert [path.read_bytes() for path in draw(results, ["svhn-small"])] == first
+
+
+def test_a_figure_that_is_cut_short_leaves_the_old_one(tmp_path, monkeypatch):
+    paths = style.save(Figure(), tmp_path / "f")
+    before = [path.read_bytes() for path in paths]
+
+    def cut_short(self, to, **_):
+        with open(to, "wb") if isinstance(to, Path) else to as file:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", cut_short)
+    with pytest.raises(OSError, match="No space left"):
+        style.save(Figure(), tmp_path / "f")
+    assert [path.read_bytes() for path in paths] == before and len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.slow

@@ -120,7 +120,10 @@ def test_a_killed_worker_costs_no_run(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_at_once_and_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize(
+    ("send", "how"), [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)], ids=["ctrl-c", "kill"]
+)
+def test_ctrl_c_or_kill_stops_at_once_and_says_how_to_go_on(send, how, tmp_path):
     process = subprocess.Popen(
         command(tmp_path, "sweep.seeds=20"),  # still going when it is told to stop
         cwd=ROOT,
@@ -132,7 +135,7 @@ def test_ctrl_c_stops_at_once_and_says_how_to_go_on(tmp_path):
     )
     while not list((tmp_path / "runs").rglob("config.json")) and process.poll() is None:
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    send(process.pid, how)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "goes on from here" in errors and "Traceback" not in errors
@@ -167,6 +170,23 @@ def test_mistakes_are_one_message_without_traceback(wrong, tmp_path):
     assert done.returncode == 2 and done.stdout == ""
     assert wrong.split("=")[0] in done.stderr and "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("hydra.launcher.workers=-1", "a whole number from 1"),
+        ("hydra.launcher.workers=foo", "a whole number from 1"),
+        ("hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs: no such key; allowed: workers"),
+        ("hydra/launcher=basic", "cluster=local, slurm or ray"),
+        ("hydra.mode=FOO", "expected one of [RUN, MULTIRUN]"),
+    ],
+)
+def test_mistakes_in_hydras_own_options_say_what_is_allowed(wrong, said, tmp_path):
+    done = subprocess.run(
+        command(tmp_path, wrong), cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_the_longest_run_goes_first_but_the_cheapest_where_a_sweep_takes_days():
