@@ -7,7 +7,7 @@
                           error.txt         the last failure, if any
                           summary.json      written last: it *is* the done mark
 
-Every file is written aside, synced and renamed. A run is held by a lock while it trains, so that two sweeps on one
+Every file is written aside, synced and renamed, and what is read back is checked by a hash. A run is held by a lock while it trains, so that two sweeps on one
 folder share the work instead of doing it twice. Nothing that is read back can execute code.
 """
 
@@ -49,6 +49,7 @@ CURVE_COLUMNS = {
 }
 
 SPOILT = "checkpoint.pt.spoilt"
+HASH = b"\nsha256 "  # ends a checkpoint, where `torch.load` doesn't look; those of older versions have none
 SEALED = ("config.json", "curve.parquet", "groups.parquet")
 UNREADABLE = (OSError, ValueError, KeyError, AttributeError, TypeError)
 GO_ON = "finished runs are kept, and the same command goes on"
@@ -122,7 +123,8 @@ class RunRecord:
         """Tensors, numbers and strings only: it is read back with `weights_only`."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
+        content = buffer.getvalue()
+        write_atomically(self.folder / "checkpoint.pt", content + HASH + _sha256(content))
 
     def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
         """The last checkpoint, or None: where there is none, or it is spoilt, the run starts over. A spoilt one is put
@@ -135,13 +137,20 @@ class RunRecord:
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
         try:
+            body, mark, digest = content.rpartition(HASH)
+            if mark and digest != _sha256(body):
+                raise ValueError(f"{path}: not what was written")
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except MemoryError:
             raise
         except Exception:
-            path.replace(path.with_name(SPOILT))
+            self.put_aside()
             return None
         return state if device.type == "cpu" else torch.load(io.BytesIO(content), device, weights_only=True)
+
+    def put_aside(self) -> None:
+        """The checkpoint, which nothing can go on from."""
+        (self.folder / "checkpoint.pt").replace(self.folder / SPOILT)
 
     def finish(self, rows: list[dict[str, Any]], group_rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
         """The curve, then the done mark with one hash over all files, then the scaffolding goes."""
@@ -216,6 +225,10 @@ def _bytes(path: str) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _seal(summary: dict[str, Any], files: dict[str, bytes]) -> str:

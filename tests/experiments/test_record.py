@@ -16,7 +16,7 @@ from experiments.collect import NOT_SCIENCE, collect
 from experiments.config import load
 from experiments.errors import UserError
 from experiments.loop import Trainer
-from experiments.record import SPOILT, RunRecord, write_atomically
+from experiments.record import HASH, SPOILT, RunRecord, write_atomically
 from experiments.sweep import Sweep
 from experiments.tables import read_tables
 from experiments.tasks.digits import DigitsTask
@@ -85,6 +85,25 @@ def test_a_spoilt_checkpoint_means_starting_over(tmp_path):
     path.write_bytes(cut)
     assert record.load_checkpoint(CPU) is None and not path.exists()
     assert (record.folder / SPOILT).read_bytes() == cut
+
+
+def test_flipped_bits_of_a_checkpoint_mean_starting_over(tmp_path):
+    """Everywhere but in the mark before the hash, where one leaves the content as it was."""
+    record, path = RunRecord(tmp_path / "run"), tmp_path / "run" / "checkpoint.pt"
+    record.save_checkpoint({"step": 3, "vector": torch.arange(100.0)})
+    truth, draw = path.read_bytes(), random.Random(0)
+    for _ in range(200):
+        content = bytearray(truth)
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        state = record.load_checkpoint(CPU)
+        assert state is None or content.startswith(truth.rpartition(HASH)[0])
+        assert (state is None) != path.exists()
+
+
+def test_a_checkpoint_of_an_older_version_has_no_hash_and_is_taken(tmp_path):
+    torch.save({"step": 3}, tmp_path / "checkpoint.pt")
+    assert RunRecord(tmp_path).load_checkpoint(CPU) == {"step": 3}
 
 
 def test_a_checkpoint_that_cannot_be_read_now_stays(tmp_path, monkeypatch):
