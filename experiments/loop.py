@@ -9,7 +9,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,30 +23,10 @@ from experiments.errors import UserError
 from experiments.flat import FlatModel
 from experiments.meter import NoiseMeter
 from experiments.notice import Leaving
-from experiments.record import RunRecord
+from experiments.record import RunRecord, Summary
 from experiments.rmsprop import RMSpropTF
 from experiments.spans import CUT, beginnings
 from experiments.tasks.base import Stateful, Task
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended: `reached` its stop metric, `not_reached` within its budget, or `diverged`."""
-
-    status: str
-    step: int
-    examples: int
-    best_metric: float
-    parameters: int
-    sample_size: int
-    data: str
-    seconds: float
-    eval_seconds: float
-    measure_seconds: float
-    device: str
-    versions: str
-    git_sha: str
-    finished_at: str
 
 
 def evaluation_steps(per_octave: int, max_steps: int) -> list[int]:
@@ -238,7 +218,7 @@ class Trainer:
         }
 
     def restore(self, state: dict[str, Any], record: RunRecord) -> None:
-        """Load `state`, the checkpoint of `record`; where it isn't one of this run, it is put aside, and `UserError`."""
+        """Load `state`, the checkpoint of `record`; `UserError` where it isn't one of this run, and it is put aside."""
         try:
             self.load_state_dict(state)
         except (MemoryError, torch.OutOfMemoryError):

@@ -116,8 +116,8 @@ def test_groups_add_up_and_adams_metric_is_its_second_moment(tmp_path):
     record = RunRecord(tmp_path)
     record.start(run)
     found.run(record, math.inf)
-    groups = record.read_groups()
-    assert groups is not None and list(groups["group"].unique()) == ["convolutions", "head", "preconditioned"]
+    groups = pd.read_parquet(tmp_path / "groups.parquet")
+    assert list(groups["group"].unique()) == ["convolutions", "head", "preconditioned"]
     read = record.read()
     assert read is not None
     curve = read[2].set_index("step")
