@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from experiments.config import RECORD_VERSION, SuiteConfig, load
 from experiments.entry import told
-from experiments.record import exclusive, read_parquet, records_in, write_parquet
+from experiments.record import clear_asides, exclusive, read_parquet, records_in, write_parquet
 from experiments.tables import ONE_SWEEP, check_can_grow, differs, experiment, read_collected
 from experiments.tasks import TASKS
 
@@ -31,6 +31,7 @@ def collect(suite: SuiteConfig) -> int:
     `UserError` where the tables hold another experiment.
     """
     with exclusive(suite.tables / ".lock"):
+        clear_asides(suite.tables, "runs.parquet", "curves.parquet", "groups.parquet")
         return _collect(suite)
 
 

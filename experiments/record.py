@@ -112,6 +112,13 @@ def write_atomically(path: Path, content: bytes) -> None:
             aside.unlink(missing_ok=True)
 
 
+def clear_asides(folder: Path, *names: str) -> None:
+    """What writers of the files of these names left when they were killed; for who alone may write them now."""
+    for name in names:
+        for aside in folder.glob(f".{name}.*"):
+            aside.unlink(missing_ok=True)
+
+
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Wait until no other process holds the lock file at `path`, then hold it."""
@@ -164,7 +171,9 @@ class RunRecord:
         return self.folder.name
 
     def start(self, config: RunConfig) -> None:
-        """Write what is asked of the run."""
+        """Write what is asked of the run, and clear what is left of a process that was killed here."""
+        clear_asides(self.folder, *SEALED, "checkpoint.pt", "summary.json")
+        (self.folder / "error.txt").unlink(missing_ok=True)
         self._write_json("config.json", asdict(config))
 
     @contextmanager
@@ -225,6 +234,12 @@ class RunRecord:
     def fail(self, message: str) -> None:
         """What stopped the run, for `status`."""
         write_atomically(self.folder / "error.txt", message.encode())
+
+    def give_up(self, error: str) -> None:
+        """Keep why the run failed, for `status`, where its process has left no word of it."""
+        if not os.path.exists(f"{self.folder}/error.txt"):
+            with suppress(UserError):
+                self.fail(error)
 
     @property
     def claims_done(self) -> bool:

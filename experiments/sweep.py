@@ -107,6 +107,7 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
         for point, error in sweep.failed.items():
             which = f"batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id})"
             say(f"failed: {which}: {error}")
+            sweep.record(point).give_up(error)
         conclude(suite)
 
 

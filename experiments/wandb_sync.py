@@ -23,7 +23,7 @@ def unsent(records: Path) -> list[Path]:
     for folder in sorted(records.glob("wandb/offline-run-*-*")):
         run_id = folder.name.split("-", 3)[3]
         mark = records / run_id / "mirrored"
-        if mark.exists() and mark.read_bytes().startswith(b"done"):
+        if mark.exists() and mark.read_text().startswith("done"):
             last[run_id] = folder
     return [folder for folder in last.values() if not is_sent(folder)]
 

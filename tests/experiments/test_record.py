@@ -195,7 +195,9 @@ def test_collecting_is_additive_sorted_and_repeatable(finished, tmp_path):
     for record in (finished, second):
         for file in (runs / record.run_id).iterdir():
             file.unlink()
+    (tables / ".curves.parquet.4711").write_bytes(b"a killed process's")
     assert collect(suite) == 1
+    assert {path.name for path in tables.iterdir()} == {"runs.parquet", "curves.parquet", ".lock"}
     table = pd.read_parquet(tables / "runs.parquet")
     curves = pd.read_parquet(tables / "curves.parquet")
     assert list(table["seed"]) == [0, 1, 2]

@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from experiments.collect import collect
 from experiments.config import SuiteConfig, load, run_id_of
 from experiments.errors import UserError
 from experiments.record import CURVE_COLUMNS, SEALED, RunRecord, _bytes, _seal, records_in
+from experiments.search import Point
 from experiments.status import look, report
-from experiments.sweep import Sweep
+from experiments.sweep import Sweep, last_line, run_sweep
 from experiments.tables import read_tables
-from experiments.wandb_sync import unsent
 
 
 def suite_in(folder: Path) -> SuiteConfig:
@@ -176,10 +176,29 @@ def test_what_a_failed_run_left_is_told_whatever_it_is(tmp_path):
         record.start(suite.point(64, lr, 0))
         (record.folder / "config.json").write_text(content)
         (record.folder / "error.txt").write_bytes(b"Traceback\n\xff\xfe bad\n")
-        (record.folder / "mirrored").write_bytes(b"\xff\xfe")
-        (suite.records / "wandb" / f"offline-run-1-{record.run_id}").mkdir(parents=True)
     assert report(suite).count(" bad") == 3
-    assert unsent(suite.records) == []
+
+
+def test_a_run_that_is_killed_twice_is_failed_until_it_is_begun_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    suite = suite_in(tmp_path)
+    suite = replace(suite, sweep=replace(suite.sweep, batch_sizes=(16,)))
+    sweep = Sweep(suite)
+
+    def killed(shares: list[list[Point]]) -> None:
+        for point in [point for share in shares for point in share]:
+            sweep.record(point).start(suite.point(*point))
+            (sweep.record(point).folder / ".curve.parquet.4711").write_bytes(b"half")
+
+    with pytest.raises(UserError, match="no run has finished"):
+        run_sweep(suite, killed)
+    counts, errors = look(suite)
+    assert counts == {"failed": len(errors)} and set(errors.values()) == {last_line(Path("none"))}
+    for point in sweep.wanted():
+        record = sweep.record(point)
+        record.start(suite.point(*point))
+        assert {path.name for path in record.folder.iterdir()} == {"config.json"}
+    assert look(suite)[0] == {"stopped": len(errors)}
 
 
 @pytest.mark.slow
