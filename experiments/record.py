@@ -274,6 +274,15 @@ class RunRecord:
         except Exception:
             return None
 
+    def read_summary(self) -> dict[str, Any] | None:
+        """That of a record that `read_arrow` accepts, without a look into its tables, whose bytes its seal covers: so
+        of tens of thousands in seconds."""
+        try:
+            config, summary, _ = self._unsealed()
+            return summary if run_id_of(config) == self.run_id else None
+        except Exception:
+            return None
+
     def read_config(self) -> RunConfig | None:
         """What was asked of the run, finished or not."""
         try:
@@ -281,8 +290,9 @@ class RunRecord:
         except Exception:
             return None
 
-    def _read(self) -> tuple[dict[str, Any], dict[str, Any], pa.Table, pa.Table | None]:
-        """What is in the files, if it is what the seal says and a run's; else an exception of whatever kind."""
+    def _unsealed(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]:
+        """(config, summary, the files' bytes), if they are what the seal says and a run's; else an exception of
+        whatever kind."""
         content = _bytes(f"{self.folder}/summary.json")
         files = {name: _bytes(f"{self.folder}/{name}") for name in SEALED}
         summary = json.loads(content)
@@ -290,12 +300,17 @@ class RunRecord:
             raise ValueError(f"{self.folder}: not what was written")
         SUMMARY.validate_json(content, strict=True)
         CONFIG.validate_json(files["config.json"], strict=True)
+        return json.loads(files["config.json"]), summary, files
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Any], pa.Table, pa.Table | None]:
+        """What is in the files, if it is a finished run's; else an exception of whatever kind."""
+        config, summary, files = self._unsealed()
         curve = _table(files["curve.parquet"], CURVE_SCHEMA)
         steps = curve["step"].to_numpy()
         if steps[0] < 0 or (np.diff(steps) <= 0).any():
             raise ValueError(f"{self.folder}: a curve's steps rise from 0 or more")
         groups = _table(files["groups.parquet"], GROUPS_SCHEMA) if files["groups.parquet"] else None
-        return json.loads(files["config.json"]), summary, curve, groups
+        return config, summary, curve, groups
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)

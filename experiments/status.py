@@ -32,9 +32,9 @@ def look(suite: SuiteConfig) -> tuple[Counter[str], dict[str, str]]:
     for record in records_in(suite.records):
         if record.run_id in known:
             continue
-        found = record.read_arrow()
-        if found is not None:
-            counts[found[1]["status"]] += 1
+        summary = record.read_summary()
+        if summary is not None:
+            counts[summary["status"]] += 1
         elif is_held(record.folder / "lock"):
             counts["running"] += 1
         elif record.claims_done:
