@@ -1,7 +1,8 @@
 """Finished records → the committed tables: `python -m experiments.collect task=digits preset=small`.
 
 A run that is in the tables stays there, whatever happens to its record. A table holds one experiment: records that
-were spoilt or renamed, or that differ in more than batch size, learning rate, seed and budget, are named and left out.
+can't be read or were renamed, or that differ in more than batch size, learning rate, seed and budget, are named and
+left out.
 """
 
 import json
@@ -15,16 +16,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from experiments.config import RECORD_VERSION, SuiteConfig, load, run_id_of
+from experiments.config import RECORD_VERSION, SuiteConfig, load
 from experiments.entry import told
-from experiments.record import CURVE_COLUMNS, RunRecord, exclusive, write_parquet
-from experiments.tables import ONE_SWEEP, check_can_grow, differs, experiment
+from experiments.record import clear_asides, exclusive, read_parquet, records_in, write_parquet
+from experiments.tables import ONE_SWEEP, check_can_grow, differs, experiment, read_collected
 from experiments.tasks import TASKS
 
 NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at")
-
-CURVE_SCHEMA = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in CURVE_COLUMNS.items()])
-OF_A_RUN = ("sample_size", "data", "parameters", "status", "step", "examples", "best_metric")
 
 
 def collect(suite: SuiteConfig) -> int:
@@ -33,12 +31,13 @@ def collect(suite: SuiteConfig) -> int:
     `UserError` where the tables hold another experiment.
     """
     with exclusive(suite.tables / ".lock"):
+        clear_asides(suite.tables, "runs.parquet", "curves.parquet", "groups.parquet")
         return _collect(suite)
 
 
 def _collect(suite: SuiteConfig) -> int:
     tables, wanted = suite.tables, experiment(asdict(suite.run))
-    old = pd.read_parquet(tables / "runs.parquet") if (tables / "runs.parquet").exists() else pd.DataFrame()
+    old = read_collected(tables, ["run_id"])[0] if (tables / "runs.parquet").exists() else pd.DataFrame()
     if len(old):
         check_can_grow(tables / "runs.parquet", old, asdict(suite.run))
     known = set(old["run_id"]) if len(old) else set()
@@ -47,25 +46,23 @@ def _collect(suite: SuiteConfig) -> int:
     curves: list[pa.Table] = []
     details: dict[str, list[pd.DataFrame]] = {"curves": [], "groups": []}
     left_out: defaultdict[str, list[str]] = defaultdict(list)
-    for folder in sorted(suite.records.glob("*-*")):
-        if folder.name in known or not (folder / "summary.json").exists():
+    for record in records_in(suite.records):
+        if record.run_id in known or not record.claims_done:
             continue
-        record = RunRecord(folder)
         found = record.read_arrow()
-        if found is None or not _is_ours(folder.name, *found):
-            left_out["spoilt, renamed or of another record version"].append(folder.name)
+        if found is None:
+            left_out["spoilt, unreadable, renamed or of another record version"].append(record.run_id)
             continue
-        made, summary, curve = found
-        row = _row(folder.name, suite.preset, made, summary)
+        made, summary, curve, groups = found
+        row = _row(record.run_id, suite.preset, made, summary)
         difference = _difference(row, alike or row) or differs(experiment(made), wanted)
         if difference:
-            left_out[f"of another experiment: {difference}"].append(folder.name)
+            left_out[f"of another experiment: {difference}"].append(record.run_id)
             continue
         alike = alike or row
-        groups = record.read_groups()
         rows.append(row)
-        curves.append(curve.append_column("run_id", pa.repeat(pa.scalar(folder.name), len(curve))))
-        details["groups"] += [] if groups is None else [groups.assign(run_id=folder.name)]
+        curves.append(curve.append_column("run_id", pa.repeat(pa.scalar(record.run_id), len(curve))))
+        details["groups"] += [] if groups is None else [groups.to_pandas().assign(run_id=record.run_id)]
     for reason, names in left_out.items():
         some = ", ".join(names[:5]) + ", …" * (len(names) > 5)
         print(f"{suite.records}: left out {len(names)} records, {reason} ({some})")
@@ -83,7 +80,7 @@ def _collect(suite: SuiteConfig) -> int:
 def _add(path: Path, new: list[pd.DataFrame], known: set[str], order: list[str]) -> None:
     """New runs' rows into the table at `path`, runs in `order`; rows of runs that aren't `known` are from a collection
     that was cut short."""
-    old = [pd.read_parquet(path)] if path.exists() else []
+    old = [read_parquet(path)] if path.exists() else []
     parts = [*(table[table["run_id"].isin(known)] for table in old), *new]
     if not parts:
         return
@@ -91,16 +88,6 @@ def _add(path: Path, new: list[pd.DataFrame], known: set[str], order: list[str])
     rank = {run_id: i for i, run_id in enumerate(order)}
     table = table.sort_values("run_id", key=lambda ids: ids.map(rank), kind="stable", ignore_index=True)
     write_parquet(path, table[["run_id", *table.columns.drop("run_id")]])
-
-
-def _is_ours(run_id: str, config: dict[str, Any], summary: dict[str, Any], curve: pa.Table) -> bool:
-    """Whether a sealed record can have been made here: its name is its config's hash, and it has what a row needs."""
-    try:
-        task, named = config["task"]["name"], run_id_of(config)
-    except (KeyError, TypeError, AttributeError):
-        return False
-    whole = curve.schema.equals(CURVE_SCHEMA) and all(key in summary for key in OF_A_RUN)
-    return task in TASKS and named == run_id and whole
 
 
 def _difference(row: dict[str, Any], alike: dict[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,7 +34,8 @@ RECORD_VERSION = 2
 
 frozen = dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, lt=2**63)]
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def _task_config(value: Any) -> Any:
@@ -42,7 +44,12 @@ def _task_config(value: Any) -> Any:
     name = value.get("name")
     if name not in TASKS:
         raise ValueError(f"no task {name!r}; tasks: {', '.join(TASKS)}")
-    return TypeAdapter(TASKS[name][0]).validate_python(value)
+    return _adapter(TASKS[name][0]).validate_python(value)
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 @frozen
@@ -111,7 +118,7 @@ class RunConfig:
     batch_size: Count
     micro_batch: Count
     lr: Positive
-    seed: Annotated[int, Field(ge=0)]
+    seed: Natural
     max_steps: Count
     stop_metric: float | None
     stop_patience: Count = 3

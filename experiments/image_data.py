@@ -194,7 +194,7 @@ def _write_shards(path: Path, rows: Iterator[np.ndarray], asides: list[Path]) ->
                 piece = next(rows, None)
             file.seek(0)
             _header(file, dtype, count)
-            _sync(file)
+            sync(file)
         shards[asides[-1]] = path.with_suffix(f".{len(shards)}.npy" if shards else ".npy")
     mark = "".join(f"{_digest(shard)}  {file.name}\n" for shard, file in shards.items())
     for shard, file in shards.items():
@@ -202,7 +202,7 @@ def _write_shards(path: Path, rows: Iterator[np.ndarray], asides: list[Path]) ->
     _checked(path).write_text(stamp(*shards.values()))
     with aside().open("wb") as file:
         file.write(mark.encode())
-        _sync(file)
+        sync(file)
     asides[-1].replace(_mark(path))
 
 
@@ -212,7 +212,7 @@ def _rows(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _sync(file: BinaryIO) -> None:
+def sync(file: BinaryIO) -> None:
     """To the disk, so that no later rename is there before it."""
     file.flush()
     os.fsync(file.fileno())

@@ -9,7 +9,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,33 +19,14 @@ from torch import Tensor
 from experiments.config import OptimizerConfig, RunConfig
 from experiments.distributed import ALONE, Ranks
 from experiments.environment import git_sha, versions
+from experiments.errors import UserError
 from experiments.flat import FlatModel
 from experiments.meter import NoiseMeter
 from experiments.notice import Leaving
-from experiments.record import RunRecord
+from experiments.record import RunRecord, Summary
 from experiments.rmsprop import RMSpropTF
 from experiments.spans import CUT, beginnings
 from experiments.tasks.base import Stateful, Task
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended: `reached` its stop metric, `not_reached` within its budget, or `diverged`."""
-
-    status: str
-    step: int
-    examples: int
-    best_metric: float
-    parameters: int
-    sample_size: int
-    data: str
-    seconds: float
-    eval_seconds: float
-    measure_seconds: float
-    device: str
-    versions: str
-    git_sha: str
-    finished_at: str
 
 
 def evaluation_steps(per_octave: int, max_steps: int) -> list[int]:
@@ -170,7 +151,7 @@ class Trainer:
         instead."""
         state = self.ranks.checkpoint(record, self.device)
         if state is not None:
-            self.load_state_dict(state)
+            self.restore(state, record)
         before = self.seconds
         started = saved = time.perf_counter()
         spaced = evaluation_steps(self.config.measure.evaluations_per_octave, self.config.max_steps)
@@ -236,6 +217,20 @@ class Trainer:
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
 
+    def restore(self, state: dict[str, Any], record: RunRecord) -> None:
+        """Load `state`, the checkpoint of `record`; `UserError` where it isn't one of this run, and it is put aside."""
+        try:
+            self.load_state_dict(state)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if self.ranks.first:
+                record.put_aside()
+            raise UserError(
+                f"{record.folder}/checkpoint.pt is not of this run as it is trained now ({type(error).__name__}: "
+                f"{' '.join(str(error).split())[:160]}) and is put aside; the same command starts over"
+            ) from error
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken (a `Stateful` task as exactly as it can)."""
         self.step, self.rows, self.past_goal = state["step"], state["rows"], state["past_goal"]
@@ -250,5 +245,5 @@ class Trainer:
         if isinstance(self.task, Stateful):
             self.task.load_state_dict(state["task"])
         torch.set_rng_state(state["random"].cpu())
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and state["random_cuda"] is not None:  # None where it was taken on the CPU
             torch.cuda.set_rng_state(state["random_cuda"].cpu(), self.device)

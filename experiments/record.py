@@ -7,8 +7,8 @@
                           error.txt         the last failure, if any
                           summary.json      written last: it *is* the done mark
 
-Every file is written aside, synced and renamed. A run is held by a lock while it trains, so that two sweeps on one
-folder share the work instead of doing it twice. Nothing that is read back can execute code.
+Every file is written aside, synced and renamed, and checked by a hash when it is read back, which can execute no code.
+A run is held by a lock while it trains, so that two sweeps on one folder share the work instead of doing it twice.
 """
 
 import fcntl
@@ -21,14 +21,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
 
-from experiments.config import RunConfig, run_id_of
+from experiments.config import Count, Natural, RunConfig, run_id_of
 from experiments.errors import UserError
 
 CURVE_COLUMNS = {
@@ -48,10 +51,48 @@ CURVE_COLUMNS = {
     "trace_hess_cov": "float64",
 }
 
+GROUP_COLUMNS = {
+    "step": "int64",
+    "group": "string",
+    "grad_sq_norm": "float64",
+    "trace_cov": "float64",
+    "noise_examples": "int64",
+    "noise_steps": "int64",
+}
+CURVE_SCHEMA, GROUPS_SCHEMA = (
+    pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+    for columns in (CURVE_COLUMNS, GROUP_COLUMNS)
+)
+
 SPOILT = "checkpoint.pt.spoilt"
+RESTORE = "restore it (from git, if it is there), or move its folder away: tables are made again from records"
+HASH = b"\nsha256 "  # ends a checkpoint, where `torch.load` doesn't look; those of older versions have none
 SEALED = ("config.json", "curve.parquet", "groups.parquet")
-UNREADABLE = (OSError, ValueError, KeyError, AttributeError, TypeError)
 GO_ON = "finished runs are kept, and the same command goes on"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended: `reached` its stop metric, `not_reached` within its budget, or `diverged`. What old records lack
+    is None."""
+
+    status: Literal["reached", "not_reached", "diverged"]
+    step: Natural
+    examples: Natural
+    best_metric: float | None
+    parameters: Count
+    sample_size: Count
+    data: str
+    seconds: float
+    eval_seconds: float
+    measure_seconds: float
+    device: str
+    versions: str | None = None
+    git_sha: str | None = None
+    finished_at: str | None = None
+
+
+CONFIG, SUMMARY = TypeAdapter(RunConfig), TypeAdapter(Summary)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -68,6 +109,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
     finally:
         with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def clear_asides(folder: Path, *names: str) -> None:
+    """What writers of the files of these names left when they were killed; for who alone may write them now."""
+    for name in names:
+        for aside in folder.glob(f".{name}.*"):
             aside.unlink(missing_ok=True)
 
 
@@ -91,6 +139,27 @@ def write_parquet(path: Path, table: pd.DataFrame) -> None:
     write_atomically(path, buffer.getvalue())
 
 
+def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
+    """A table, read at one go, since it may be replaced at any time; `UserError` where that can't be done."""
+    try:
+        return pd.read_parquet(io.BytesIO(path.read_bytes()), columns=columns)
+    except Exception as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).strip().splitlines()[0]
+        raise UserError(f"{path} can't be read: {why}; {RESTORE}") from error
+
+
+def records_in(folder: Path) -> list["RunRecord"]:
+    """Of a sweep, by name; `UserError` where the folder can't be looked into."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if "-" in entry.name and entry.is_dir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}; its records can't be read") from error
+    return [RunRecord(folder / name) for name in names]
+
+
 class RunRecord:
     """The folder of one run."""
 
@@ -102,7 +171,9 @@ class RunRecord:
         return self.folder.name
 
     def start(self, config: RunConfig) -> None:
-        """Write what is asked of the run."""
+        """Write what is asked of the run, and clear what is left of a process that was killed here."""
+        clear_asides(self.folder, *SEALED, "checkpoint.pt", "summary.json")
+        (self.folder / "error.txt").unlink(missing_ok=True)
         self._write_json("config.json", asdict(config))
 
     @contextmanager
@@ -122,7 +193,8 @@ class RunRecord:
         """Tensors, numbers and strings only: it is read back with `weights_only`."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write_atomically(self.folder / "checkpoint.pt", buffer.getvalue())
+        content = buffer.getvalue()
+        write_atomically(self.folder / "checkpoint.pt", content + HASH + _sha256(content))
 
     def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
         """The last checkpoint, or None: where there is none, or it is spoilt, the run starts over. A spoilt one is put
@@ -135,13 +207,20 @@ class RunRecord:
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
         try:
+            body, mark, digest = content.rpartition(HASH)
+            if mark and digest != _sha256(body):
+                raise ValueError(f"{path}: not what was written")
             state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except MemoryError:
             raise
         except Exception:
-            path.replace(path.with_name(SPOILT))
+            self.put_aside()
             return None
         return state if device.type == "cpu" else torch.load(io.BytesIO(content), device, weights_only=True)
+
+    def put_aside(self) -> None:
+        """The checkpoint, which nothing can go on from."""
+        (self.folder / "checkpoint.pt").replace(self.folder / SPOILT)
 
     def finish(self, rows: list[dict[str, Any]], group_rows: list[dict[str, Any]], summary: dict[str, Any]) -> None:
         """The curve, then the done mark with one hash over all files, then the scaffolding goes."""
@@ -156,53 +235,82 @@ class RunRecord:
         """What stopped the run, for `status`."""
         write_atomically(self.folder / "error.txt", message.encode())
 
+    def give_up(self, error: str) -> None:
+        """Keep why the run failed, for `status`, where its process has left no word of it."""
+        if not os.path.exists(f"{self.folder}/error.txt"):
+            with suppress(UserError):
+                self.fail(error)
+
+    @property
+    def claims_done(self) -> bool:
+        """Whether there is a done mark, of whatever kind, or nobody can tell."""
+        try:
+            os.stat(f"{self.folder}/summary.json")
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def read(self) -> tuple[dict[str, Any], dict[str, Any], pd.DataFrame] | None:
         """(config, summary, curve) of a finished run, or None if it isn't finished or not what was written."""
-        found = self.read_arrow()
-        return None if found is None else (*found[:2], found[2].to_pandas(use_threads=False))
+        try:
+            config, summary, curve, _ = self._read()
+        except Exception:
+            return None
+        return config, summary, curve.to_pandas(use_threads=False)
 
     def is_done(self, run: RunConfig) -> bool:
         """Whether this is the finished record of `run`, and no other's under its name."""
         found = self.read()
         return found is not None and run_id_of(found[0]) == run.run_id
 
-    def read_arrow(self) -> tuple[dict[str, Any], dict[str, Any], pa.Table] | None:
-        """What `read` gives, with the curve as an Arrow table: three times as fast, where there are thousands."""
+    def read_arrow(self) -> tuple[dict[str, Any], dict[str, Any], pa.Table, pa.Table | None] | None:
+        """(config, summary, curve, groups' noise) of a finished run of a sweep, or None where it isn't finished, or is
+        spoilt, renamed or of another record version. Three times as fast as `read`, where there are thousands."""
         try:
-            summary, files = self._unsealed()
-            curve = pq.ParquetFile(pa.BufferReader(files["curve.parquet"])).read(use_threads=False)
-            return json.loads(files["config.json"]), summary, curve
-        except UNREADABLE:
+            found = self._read()
+            return found if run_id_of(found[0]) == self.run_id else None
+        except Exception:
             return None
 
     def read_summary(self) -> dict[str, Any] | None:
-        """How a finished run of a sweep ended, or None where it isn't finished, or is spoilt, renamed or of another
-        record version."""
+        """That of a record that `read_arrow` accepts, without a look into its tables, whose bytes its seal covers: so
+        of tens of thousands in seconds."""
         try:
-            summary, files = self._unsealed()
-            return summary if run_id_of(json.loads(files["config.json"])) == self.run_id else None
-        except UNREADABLE:
+            config, summary, _ = self._unsealed()
+            return summary if run_id_of(config) == self.run_id else None
+        except Exception:
             return None
 
-    def read_config(self) -> dict[str, Any] | None:
+    def read_config(self) -> RunConfig | None:
         """What was asked of the run, finished or not."""
         try:
-            return json.loads((self.folder / "config.json").read_text())
-        except (OSError, ValueError):
+            return CONFIG.validate_json(_bytes(f"{self.folder}/config.json"), strict=True)
+        except Exception:
             return None
 
-    def read_groups(self) -> pd.DataFrame | None:
-        """The groups' noise of a run that `read` accepts, where its task names groups."""
-        path = self.folder / "groups.parquet"
-        return pd.read_parquet(path) if path.exists() else None
-
-    def _unsealed(self) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """The summary, and the other files' bytes, which are what the summary's seal says."""
-        summary = json.loads(_bytes(f"{self.folder}/summary.json"))
+    def _unsealed(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]:
+        """(config, summary, the files' bytes), if they are what the seal says and a run's; else an exception of
+        whatever kind."""
+        content = _bytes(f"{self.folder}/summary.json")
         files = {name: _bytes(f"{self.folder}/{name}") for name in SEALED}
+        summary = json.loads(content)
         if summary.pop("sha256") != _seal(summary, files):
             raise ValueError(f"{self.folder}: not what was written")
-        return summary, files
+        SUMMARY.validate_json(content, strict=True)
+        CONFIG.validate_json(files["config.json"], strict=True)
+        return json.loads(files["config.json"]), summary, files
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Any], pa.Table, pa.Table | None]:
+        """What is in the files, if it is a finished run's; else an exception of whatever kind."""
+        config, summary, files = self._unsealed()
+        curve = _table(files["curve.parquet"], CURVE_SCHEMA)
+        steps = curve["step"].to_numpy()
+        if steps[0] < 0 or (np.diff(steps) <= 0).any():
+            raise ValueError(f"{self.folder}: a curve's steps rise from 0 or more")
+        groups = _table(files["groups.parquet"], GROUPS_SCHEMA) if files["groups.parquet"] else None
+        return config, summary, curve, groups
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)
@@ -216,6 +324,19 @@ def _bytes(path: str) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
+
+
+def _table(content: bytes, schema: pa.Schema) -> pa.Table:
+    """Of `schema`, and with nothing missing among its whole numbers; else an exception."""
+    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    table = table if table.schema.equals(schema) else table.cast(schema)
+    if any(column.null_count for column in table.columns if pa.types.is_integer(column.type)):
+        raise ValueError("whole numbers are missing")
+    return table
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def _seal(summary: dict[str, Any], files: dict[str, bytes]) -> str:

@@ -1,9 +1,9 @@
 """Where a sweep stands: `python -m experiments.status task=digits preset=small`, from its records and tables alone.
 
 A run is running where its lock is held, failed where its error is the last that was heard of it, foreign where its
-files are finished but not what this code wrote under that name, and stopped where it was begun and is none of these;
-the next `make sweep` goes on with failed and stopped ones. What is missing is what the search wants next; more may
-follow from what that gives.
+files can't be read or are finished but not what this code wrote under that name, and stopped where it was begun and is
+none of these; the next `make sweep` goes on with failed and stopped ones. What is missing is what the search wants
+next; more may follow from what that gives.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ import pandas as pd
 
 from experiments.config import SuiteConfig, load
 from experiments.entry import told
-from experiments.record import RunRecord
+from experiments.record import RunRecord, read_parquet, records_in
 from experiments.sweep import Sweep, last_line
 
 SHOWN = 20
@@ -25,23 +25,23 @@ def look(suite: SuiteConfig) -> tuple[Counter[str], dict[str, str]]:
     """How many runs are reached, not_reached, diverged, running, failed, foreign, stopped; and failed runs' errors by
     run_id."""
     path = suite.tables / "runs.parquet"
-    collected = pd.read_parquet(path, columns=["run_id", "status"]) if path.exists() else pd.DataFrame()
+    collected = read_parquet(path, ["run_id", "status"]) if path.exists() else pd.DataFrame()
     known = dict(zip(collected["run_id"], collected["status"], strict=True)) if len(collected) else {}
     counts: Counter[str] = Counter(known.values())
     errors: dict[str, str] = {}
-    for folder in sorted(suite.records.glob("*-*")):
-        if folder.name in known:
+    for record in records_in(suite.records):
+        if record.run_id in known:
             continue
-        summary = RunRecord(folder).read_summary()
+        summary = record.read_summary()
         if summary is not None:
             counts[summary["status"]] += 1
-        elif is_held(folder / "lock"):
+        elif is_held(record.folder / "lock"):
             counts["running"] += 1
-        elif (folder / "summary.json").exists():
+        elif record.claims_done:
             counts["foreign"] += 1
-        elif (folder / "error.txt").exists():
+        elif (record.folder / "error.txt").exists():
             counts["failed"] += 1
-            errors[folder.name] = last_line(folder / "error.txt")
+            errors[record.run_id] = last_line(record.folder / "error.txt")
         else:
             counts["stopped"] += 1
     return counts, errors
@@ -71,11 +71,13 @@ def report(suite: SuiteConfig) -> str:
         f"{counts['failed']} failed, {len(missing)} missing"
     ]
     if counts["foreign"]:
-        lines.append(f"  {counts['foreign']} records count for nothing: spoilt, renamed or of another record version")
+        lines.append(
+            f"  {counts['foreign']} records count for nothing: spoilt, unreadable, renamed or of another record version"
+        )
     for run_id, error in list(errors.items())[:SHOWN]:
-        config = RunRecord(suite.records / run_id).read_config() or {}
-        point = " ".join(f"{key}={config[key]:g}" for key in ("batch_size", "lr", "seed") if key in config)
-        lines.append(f"  failed: {point} ({run_id}): {error}")
+        run = RunRecord(suite.records / run_id).read_config()
+        point = f"batch_size={run.batch_size} lr={run.lr:g} seed={run.seed} " if run else ""
+        lines.append(f"  failed: {point}({run_id}): {error}")
     if len(errors) > SHOWN:
         lines.append(f"  ... and {len(errors) - SHOWN} more: {suite.records}/*/error.txt")
     return "\n".join(lines)

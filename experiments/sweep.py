@@ -26,7 +26,7 @@ from experiments.errors import UserError
 from experiments.record import RunRecord, write_atomically
 from experiments.search import Outcome, Point, wanted
 from experiments.spans import steps_to
-from experiments.tables import check_can_grow
+from experiments.tables import check_can_grow, read_collected
 from experiments.tasks import TASKS
 from experiments.tracking import mirrored
 
@@ -46,7 +46,7 @@ class Sweep:
         self._curves: dict[str, pd.DataFrame] = {}
         self._status: dict[str, str] = {}
         if (suite.tables / "runs.parquet").exists():
-            runs, curves = (pd.read_parquet(suite.tables / f"{name}.parquet") for name in ("runs", "curves"))
+            runs, curves = read_collected(suite.tables)
             check_can_grow(suite.tables / "runs.parquet", runs, asdict(suite.run))
             self._curves = {str(run_id): curve for run_id, curve in curves.groupby("run_id")}
             self._status = dict(zip(runs["run_id"], runs["status"], strict=True))
@@ -107,6 +107,7 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
         for point, error in sweep.failed.items():
             which = f"batch_size={point.batch_size} lr={point.lr:g} seed={point.seed} ({sweep.record(point).run_id})"
             say(f"failed: {which}: {error}")
+            sweep.record(point).give_up(error)
         conclude(suite)
 
 
@@ -176,7 +177,7 @@ def print_plan(suite: SuiteConfig, points: Sequence[Point]) -> None:
 def last_line(path: Path) -> str:
     """Of a file that may not be there."""
     try:
-        return path.read_text().strip().splitlines()[-1]
+        return path.read_text(errors="replace").strip().splitlines()[-1]
     except (OSError, IndexError):
         return "its process ended without a word (killed, or out of memory)"
 
@@ -190,11 +191,11 @@ def say(text: str) -> None:
 def progress(sweep: Sweep, points: Sequence[Point], costs: dict[Point, float], started: float) -> Iterator[None]:
     """One line while the launcher works: a line that renews itself on a terminal, one every half minute elsewhere."""
     done = threading.Event()
-    pending = {point: sweep.record(point).folder / "summary.json" for point in points}
+    pending = {point: sweep.record(point) for point in points}
     terminal = sys.stdout.isatty()
 
     def line() -> str:
-        ended = {point for point in points if pending[point].exists()}
+        ended = {point for point in points if pending[point].claims_done}
         done, to_go = len(sweep.finished) + len(ended), len(points) - len(ended)
         share = sum(costs[point] for point in ended) / sum(costs.values())
         spent = time.monotonic() - started

@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.config import RECORD_VERSION
 from experiments.errors import UserError
-from experiments.record import write_atomically
+from experiments.record import RESTORE, read_parquet, write_atomically
 from experiments.tasks import describe, frames_per_example
 
 RESULTS = Path("results")
@@ -59,26 +59,35 @@ class Tables:
 def read_tables(folder: Path) -> Tables:
     """`runs.parquet` and `curves.parquet` in `folder`; `UserError` where there are none or they hold more than one
     experiment, by `ONE_SWEEP` or by the runs' configs."""
-    paths = [folder / "runs.parquet", folder / "curves.parquet"]
-    for path in paths:
-        if not path.exists():
-            raise UserError(f"no {path}; run `make sweep` for it, or `make collect` where its runs are done")
-    runs, curves = (pd.read_parquet(path) for path in paths)
+    path = folder / "runs.parquet"
+    if not path.exists():
+        raise UserError(f"no {path}; run `make sweep` for it, or `make collect` where its runs are done")
+    runs, curves = read_collected(folder)
     if runs.empty:
-        raise UserError(f"{paths[0]} has no runs yet; run `make sweep` for it")
+        raise UserError(f"{path} has no runs yet; run `make sweep` for it")
     for column in ONE_SWEEP:
         values = sorted({str(value) for value in runs[column]})
         if len(values) > 1:
             raise UserError(
-                f"{paths[0]}: {column} is {' and '.join(values)}; a fit needs runs that differ in batch size, "
+                f"{path}: {column} is {' and '.join(values)}; a fit needs runs that differ in batch size, "
                 "learning rate and seed alone, so give each its own preset"
             )
     difference = same_experiment(runs, json.loads(runs["config"].iloc[0]))
     if difference:
-        raise UserError(f"{paths[0]}: {difference}")
+        raise UserError(f"{path}: {difference}")
     runs = longest(runs)
     curves = curves[curves["run_id"].isin(runs["run_id"])]
     return Tables(folder, runs, curves.sort_values(["run_id", "step"]).reset_index(drop=True))
+
+
+def read_collected(folder: Path, of_curves: list[str] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`runs.parquet` and (the columns `of_curves` of) `curves.parquet`, as `collect` left them; `UserError` where they
+    are damaged."""
+    runs, curves = read_parquet(folder / "runs.parquet"), read_parquet(folder / "curves.parquet", of_curves)
+    bare = sorted(set(runs["run_id"]) - set(curves["run_id"].unique()))
+    if bare:
+        raise UserError(f"{folder}/curves.parquet lacks {len(bare)} runs of runs.parquet ({bare[0]}, …); {RESTORE}")
+    return runs, curves
 
 
 def check_can_grow(path: Path, runs: pd.DataFrame, config: Mapping[str, Any]) -> None:

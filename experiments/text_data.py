@@ -2,8 +2,9 @@
 
 A corpus is cut into tokens by a byte-level BPE that is trained on its own training part, so nothing is out of
 vocabulary and nothing is normalised away. The result lies in a folder of the cache named after its inputs: the text's
-bytes, the vocabulary size, the tokenizer library's version. The folder is written aside and renamed when complete, so
-whatever has the folder's name is whole.
+bytes, the vocabulary size, the tokenizer library's version. The folder is written aside, synced and renamed when
+complete, and holds its files' `sha256`; where they aren't what that says, the text is tokenised anew. `checked` has the
+sizes and times of files that were hashed; while these stay, no process hashes them again.
 """
 
 import fcntl
@@ -12,8 +13,9 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, islice
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor
 
 from experiments.errors import UserError
-from experiments.image_data import cache_folder, data_folder
+from experiments.image_data import cache_folder, data_folder, stamp, sync
 
 TextName = Literal["embedded", "gutenberg", "lm1b", "tinyshakespeare", "wikitext-2", "wikitext-103"]
 Part = Literal["train", "held_out"]
@@ -48,6 +50,7 @@ HUB: dict[str, dict[Part, str]] = {
 STEMS: dict[Part, tuple[str, ...]] = {"train": ("train", "input"), "held_out": ("valid", "validation", "test")}
 HELD_OUT_EVERY = 10  # where a corpus comes in one part, every tenth block of lines is held out
 BLOCK = 100
+FILES = ("tokenizer.json", "train.bin", "held_out.bin", "counts.json")
 TOKEN = np.dtype("<i4")
 
 
@@ -83,13 +86,36 @@ def open_corpus(name: TextName, vocab_size: int) -> Corpus:
     recipe = [source.content, str(vocab_size), str(HELD_OUT_EVERY), str(BLOCK), "tokenizers", version("tokenizers")]
     digest = hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16]
     folder = cache_folder() / "text" / f"{name}-{vocab_size}-{digest}"
-    if not folder.exists():
+    if not _is_whole(folder):
         with _only_process(folder.with_suffix(".lock")):
-            if not folder.exists():
+            if not _is_whole(folder):
+                if folder.exists():
+                    print(f"{folder} is damaged, or has no hash yet: tokenised anew", file=sys.stderr, flush=True)
                 _tokenise(source, vocab_size, folder)
     counts = json.loads((folder / "counts.json").read_text())
     parts = {part: _mapped(folder / f"{part}.bin", counts[part]) for part in STEMS}
     return Corpus(name, source.origin, digest, parts["train"], parts["held_out"], folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the files are there, and are those that were written."""
+    try:
+        state = stamp(*(folder / name for name in FILES))
+        checked = folder / "checked"
+        if checked.exists() and checked.read_text(errors="replace") == state:
+            return True
+        if (folder / "sha256").read_text(errors="replace") != _sums(folder):
+            return False
+    except OSError:
+        return False
+    with suppress(OSError):  # a cache that can't be written is hashed every time
+        checked.write_text(state)
+    return True
+
+
+def _sums(folder: Path) -> str:
+    """As `sha256sum` writes them."""
+    return "".join(f"{_digest(folder / name)}  {name}\n" for name in FILES)
 
 
 def _mapped(path: Path, count: int) -> Tensor:
@@ -116,9 +142,12 @@ def _tokenise(source: _Source, vocab_size: int, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)  # under the lock, a dead process's
     try:
         aside.mkdir(parents=True)
-        (aside / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
+        _write(aside / "tokenizer.json", tokenizer.to_str(pretty=True))
         counts = {part: _write_tokens(aside / f"{part}.bin", source.lines(part), tokenizer) for part in STEMS}
-        (aside / "counts.json").write_text(json.dumps(counts))
+        _write(aside / "counts.json", json.dumps(counts))
+        _write(aside / "sha256", _sums(aside))
+        if folder.exists():
+            shutil.rmtree(folder)
         aside.rename(folder)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
@@ -133,7 +162,14 @@ def _write_tokens(path: Path, lines: Iterator[str], tokenizer: Any) -> int:
             ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in tokenizer.encode_batch(block)), TOKEN)
             file.write(ids.tobytes())
             count += len(ids)
+        sync(file)
     return count
+
+
+def _write(path: Path, text: str) -> None:
+    with open(path, "wb") as file:
+        file.write(text.encode())
+        sync(file)
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.config import SuiteConfig
-from experiments.record import write_atomically
+from experiments.record import read_parquet, write_atomically
 from experiments.spans import steps_to
 from experiments.tasks import TASKS
 from experiments.wandb_sync import unsent
@@ -94,7 +94,7 @@ class Mirror:
 
     def _log(self, folder: Path) -> None:
         done = (folder / "summary.json").exists()
-        curve = pd.read_parquet(folder / "curve.parquet")
+        curve = read_parquet(folder / "curve.parquet")
         run, logged = self.open.get(folder) or (self._start(folder), 0)
         for row in curve.iloc[logged:].to_dict("records"):
             run.log({k: v for k, v in row.items() if k != "step" and math.isfinite(v)}, step=int(row["step"]))

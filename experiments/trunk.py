@@ -72,7 +72,7 @@ def _state(point: RunRecord, device: torch.device) -> dict[str, Any]:
 def restored(suite: SuiteConfig, run: RunConfig, point: RunRecord) -> Trainer:
     """The trunk as it was where it passed the goal; `UserError` where its checkpoint can't be read."""
     trainer = _trainer(suite, run)
-    trainer.load_state_dict(_state(point, trainer.device))
+    trainer.restore(_state(point, trainer.device), point)
     return trainer
 
 

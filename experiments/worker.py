@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
-import pandas as pd
 import torch
 from omegaconf import DictConfig
 
@@ -19,7 +18,7 @@ from experiments.errors import UserError
 from experiments.limit import OverTimeError, time_limit
 from experiments.loop import Trainer
 from experiments.notice import kept_back
-from experiments.record import RunRecord
+from experiments.record import RunRecord, read_parquet
 from experiments.tasks import TASKS
 
 TELL_SECONDS = 5.0
@@ -52,7 +51,7 @@ def train(config: DictConfig) -> None:
 def _is_collected(suite: SuiteConfig, run: RunConfig) -> bool:
     """Whether the tables have the run; a sweep doesn't ask for one of those, but a user may."""
     table = suite.tables / "runs.parquet"
-    return table.exists() and run.run_id in pd.read_parquet(table, columns=["run_id"])["run_id"].to_list()
+    return table.exists() and run.run_id in read_parquet(table, ["run_id"])["run_id"].to_list()
 
 
 def train_one(suite: SuiteConfig, run: RunConfig, record: RunRecord, ranks: Ranks = ALONE) -> None:

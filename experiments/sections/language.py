@@ -10,6 +10,7 @@ import pandas as pd
 
 from experiments.fit import GoalFit, estimate
 from experiments.pooled import at_steps, simple_curve
+from experiments.record import read_parquet
 from experiments.sections.markdown import b_crit, metric, noise, table
 from experiments.summary import SweepResult
 from experiments.verdict import ratio
@@ -130,7 +131,7 @@ def groups(sweeps: Sequence[SweepResult]) -> list[str]:
         path = sweep.tables.folder / "groups.parquet"
         if not path.exists():
             continue
-        found = by_group(sweep, pd.read_parquet(path))
+        found = by_group(sweep, read_parquet(path))
         names = list(dict.fromkeys(name for _, estimates in found for name in estimates))
         rows = [
             [f"{fit.goal:g}", noise(fit.b_simple), *(noise(estimates[name]) for name in names)]

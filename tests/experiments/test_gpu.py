@@ -1,5 +1,6 @@
 """The short while on a GPU, on the processor: it spends its budget on what is missing, and stops in time."""
 
+import argparse
 import re
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 from drive import ENVIRONMENT, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from experiments.gpu import gaps
 
 BARE = ["torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib", "pytest", "pip", "setuptools", "noisescale"]
 HIDE = """import sys
@@ -94,6 +97,16 @@ def test_it_stops_in_time_and_keeps_what_is_finished(tmp_path):
     finished = list((tmp_path / "runs").rglob("summary.json"))
     table = tmp_path / "digits-smoke" / "runs.parquet"
     assert len(finished) == (len(pd.read_parquet(table)) if table.exists() else 0)
+
+
+def test_a_damaged_table_leaves_its_sweep_out_and_no_other(tmp_path, capsys):
+    (tmp_path / "digits-smoke").mkdir()
+    (tmp_path / "digits-smoke" / "runs.parquet").write_bytes(b"PAR1")
+    options = argparse.Namespace(
+        preset="smoke", tasks=["digits", "quadratic"], device="cpu", override=[], out=str(tmp_path)
+    )
+    assert [suite.name for _, suite, _ in gaps(options)] == ["quadratic-smoke"]
+    assert f"digits-smoke: left out: {tmp_path}/digits-smoke/runs.parquet can't be read" in capsys.readouterr().out
 
 
 def test_without_cuda_it_says_so():

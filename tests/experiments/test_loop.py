@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from experiments.config import RunConfig, load
+from experiments.errors import UserError
 from experiments.loop import Trainer, evaluation_steps, make_optimizer
-from experiments.record import RunRecord
+from experiments.notice import Leaving
+from experiments.record import SPOILT, RunRecord
 from experiments.tasks.digits import DigitsTask
 from noisescale import gradient_moments
 
@@ -114,8 +116,8 @@ def test_groups_add_up_and_adams_metric_is_its_second_moment(tmp_path):
     record = RunRecord(tmp_path)
     record.start(run)
     found.run(record, math.inf)
-    groups = record.read_groups()
-    assert groups is not None and list(groups["group"].unique()) == ["convolutions", "head", "preconditioned"]
+    groups = pd.read_parquet(tmp_path / "groups.parquet")
+    assert list(groups["group"].unique()) == ["convolutions", "head", "preconditioned"]
     read = record.read()
     assert read is not None
     curve = read[2].set_index("step")
@@ -183,6 +185,37 @@ def test_a_killed_run_resumes_to_the_same_curve(batch_size, tmp_path):
     assert first is not None and second is not None
     assert first[2]["noise_steps"].sum() > 0
     pd.testing.assert_frame_equal(first[2].drop(columns="seconds"), second[2].drop(columns="seconds"), check_exact=True)
+
+
+def test_a_checkpoint_of_another_structure_is_put_aside_and_the_run_starts_over(tmp_path):
+    record = RunRecord(tmp_path)
+    for state in ({"step": 3}, trainer(config(seed=1)).state_dict() | {"vector": torch.zeros(7)}):
+        record.save_checkpoint(state)
+        with pytest.raises(UserError, match=r"checkpoint\.pt is not of this run .* the same command starts over"):
+            trainer(config()).run(record, math.inf)
+        assert (tmp_path / SPOILT).exists()
+        assert trainer(config()).run(record, math.inf).step == 30
+
+
+def test_a_run_that_was_stopped_on_the_processor_goes_on_on_a_gpu(tmp_path):
+    """As far as a machine without one can say: the checkpoint has no state of CUDA's random numbers."""
+    first, second = trainer(config()), trainer(config())
+    first.train_step()
+    second.device = torch.device("cuda")
+    second.load_state_dict(first.state_dict())
+    assert second.step == 1 and torch.equal(weights(first), weights(second))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("begun, finished", [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_run_goes_on_on_another_device(begun, finished, tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    run, record, left = config(), RunRecord(tmp_path), iter([False] * 10 + [True])
+    there, here = (Trainer(run, DigitsTask(run.task, 0, torch.device(d)), torch.device(d)) for d in (begun, finished))
+    with pytest.raises(Leaving):
+        there.run(record, math.inf, must_leave=lambda: next(left))
+    assert here.run(record, math.inf).step == 30
 
 
 def test_divergence_and_a_spent_budget_are_results(tmp_path):

@@ -16,7 +16,7 @@ from experiments.collect import NOT_SCIENCE, collect
 from experiments.config import load
 from experiments.errors import UserError
 from experiments.loop import Trainer
-from experiments.record import SPOILT, RunRecord, write_atomically
+from experiments.record import HASH, SPOILT, RunRecord, read_parquet, write_atomically, write_parquet
 from experiments.sweep import Sweep
 from experiments.tables import read_tables
 from experiments.tasks.digits import DigitsTask
@@ -87,6 +87,25 @@ def test_a_spoilt_checkpoint_means_starting_over(tmp_path):
     assert (record.folder / SPOILT).read_bytes() == cut
 
 
+def test_flipped_bits_of_a_checkpoint_mean_starting_over(tmp_path):
+    """Everywhere but in the mark before the hash, where one leaves the content as it was."""
+    record, path = RunRecord(tmp_path / "run"), tmp_path / "run" / "checkpoint.pt"
+    record.save_checkpoint({"step": 3, "vector": torch.arange(100.0)})
+    truth, draw = path.read_bytes(), random.Random(0)
+    for _ in range(200):
+        content = bytearray(truth)
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        state = record.load_checkpoint(CPU)
+        assert state is None or content.startswith(truth.rpartition(HASH)[0])
+        assert (state is None) != path.exists()
+
+
+def test_a_checkpoint_of_an_older_version_has_no_hash_and_is_taken(tmp_path):
+    torch.save({"step": 3}, tmp_path / "checkpoint.pt")
+    assert RunRecord(tmp_path).load_checkpoint(CPU) == {"step": 3}
+
+
 def test_a_checkpoint_that_cannot_be_read_now_stays(tmp_path, monkeypatch):
     record = RunRecord(tmp_path / "run")
     record.save_checkpoint({"step": 3})
@@ -140,6 +159,25 @@ def test_a_kill_during_a_write_leaves_the_old_or_the_new(tmp_path):
         assert len(content) == 200_000 and len(set(content)) == 1
 
 
+def _replace(path: str) -> None:
+    for i in range(100_000):
+        write_parquet(Path(path), pd.DataFrame({name: [0.5] * (60 + i % 400 * 3) for name in "abcdefgh"}))
+
+
+def test_a_table_can_be_read_while_it_is_replaced(tmp_path):
+    """`pd.read_parquet` of a path opens it more than once."""
+    path = tmp_path / "table.parquet"
+    writer = multiprocessing.get_context("spawn").Process(target=_replace, args=(str(path),))
+    writer.start()
+    while not path.exists():
+        time.sleep(0.005)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        assert len(read_parquet(path)) >= 60
+    writer.kill()
+    writer.join()
+
+
 def test_collecting_is_additive_sorted_and_repeatable(finished, tmp_path):
     suite = load(["task=digits", "preset=smoke", f"runs={tmp_path}/runs", f"results={tmp_path}/results"])
     runs, tables = suite.records, suite.tables
@@ -157,7 +195,9 @@ def test_collecting_is_additive_sorted_and_repeatable(finished, tmp_path):
     for record in (finished, second):
         for file in (runs / record.run_id).iterdir():
             file.unlink()
+    (tables / ".curves.parquet.4711").write_bytes(b"a killed process's")
     assert collect(suite) == 1
+    assert {path.name for path in tables.iterdir()} == {"runs.parquet", "curves.parquet", ".lock"}
     table = pd.read_parquet(tables / "runs.parquet")
     curves = pd.read_parquet(tables / "curves.parquet")
     assert list(table["seed"]) == [0, 1, 2]
@@ -185,7 +225,7 @@ def test_a_table_holds_one_experiment(finished, tmp_path, capsys):
 
     assert collect(suite) == 1
     said = capsys.readouterr().out
-    assert "1 records, spoilt, renamed or of another record version (digits-0000000000000000)" in said
+    assert "1 records, spoilt, unreadable, renamed or of another record version (digits-0000000000000000)" in said
     assert f"1 records, of another experiment: optimizer.clip is null and 1.0 ({foreign.run_id})" in said
     with pytest.raises(
         UserError, match=r"runs\.parquet: optimizer\.clip is 1\.0 and null in one folder; choose another"
@@ -199,5 +239,7 @@ def test_a_table_holds_one_experiment(finished, tmp_path, capsys):
             add(suite)
     runs = pd.concat([runs, runs.assign(record_version=1, run_id="digits-1", seed=1)])
     runs.to_parquet(suite.tables / "runs.parquet")
+    curves = pd.read_parquet(suite.tables / "curves.parquet")
+    pd.concat([curves, curves.assign(run_id="digits-1")]).to_parquet(suite.tables / "curves.parquet")
     with pytest.raises(UserError, match=r"record_version is 1 and 2"):
         read_tables(suite.tables)

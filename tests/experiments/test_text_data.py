@@ -106,6 +106,43 @@ def test_the_cache_makes_the_same_bytes_again(tmp_path, monkeypatch):
         assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
 
 
+def _flip(content: bytes) -> bytes:
+    return content[:404] + bytes([content[404] ^ 1]) + content[405:]
+
+
+DAMAGE = {
+    "a flipped bit": ("train.bin", _flip),
+    "a token out of range": ("train.bin", lambda content: b"\xff" * 8 + content[8:]),
+    "cut tokens": ("held_out.bin", lambda content: content[:100]),
+    "cut counts": ("counts.json", lambda content: content[:5]),
+    "a cut tokenizer": ("tokenizer.json", lambda content: content[:-9]),
+    "no hash": ("sha256", lambda content: b""),
+}
+
+
+@pytest.mark.parametrize("name, change", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_cache_is_made_anew(name, change, capsys):
+    before = open_corpus("embedded", 300)
+    tokens = before.train.clone()
+    path = before.folder / name
+    truth = path.read_bytes()
+    path.unlink()
+    path.write_bytes(change(truth))
+    (before.folder / "checked").unlink(missing_ok=True)
+    assert torch.equal(open_corpus("embedded", 300).train, tokens)
+    assert f"{before.folder} is damaged" in capsys.readouterr().err
+    assert path.read_bytes() == truth
+    open_corpus("embedded", 300)
+    assert not capsys.readouterr().err
+
+
+def test_files_that_were_hashed_are_not_hashed_again(monkeypatch):
+    open_corpus("embedded", 300)
+    open_corpus("embedded", 300)
+    monkeypatch.setattr(text_data, "_sums", lambda folder: pytest.fail("hashed again"))
+    open_corpus("embedded", 300)
+
+
 def test_writing_to_the_tokens_does_not_reach_the_cache():
     corpus = open_corpus("embedded", 400)
     before = (corpus.folder / "train.bin").read_bytes()
