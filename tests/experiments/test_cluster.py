@@ -40,7 +40,8 @@ def slurm(tmp_path_factory) -> Iterator[Path]:
 
 
 def jobs(folder: Path) -> list[Path]:
-    return list((folder / "runs" / "hydra" / "slurm").glob("[0-9]*"))
+    """Their folders; a file beside them is of a job that is about to be submitted."""
+    return [place for place in (folder / "runs" / "hydra" / "slurm").glob("[0-9]*") if place.is_dir()]
 
 
 def wait_for(what, seconds: float = 240) -> None:
