@@ -106,9 +106,12 @@ def _copies_keep_apart(
     return others_stay and any(not torch.equal(a[-1], b[-1]) for a, b in pairs)
 
 
-@torch.compiler.disable
 def _run(model: nn.Module, layers: Iterable[nn.Module], see: Callable[..., Any], call: Call) -> list[Tensor]:
     """The tensors that the model returns, with `see` as a hook on the layers; nothing is left changed."""
+    return torch.compiler.disable(_seen)(model, layers, see, call)  # not as a decorator: it takes a second to import
+
+
+def _seen(model: nn.Module, layers: Iterable[nn.Module], see: Callable[..., Any], call: Call) -> list[Tensor]:
     handles = [layer.register_forward_hook(see, with_kwargs=True) for layer in layers]
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # or training would get weights that were cast without gradients

@@ -119,6 +119,7 @@ def _ratios(axes: Axes, rows: list[Row]) -> None:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(False, axis="y")
     axes.set_xlabel("B_simple averaged / B_crit")
+    axes.set_ylabel("sweep: verdict")
     axes.set_title(f"their ratio, with 95% intervals\nband: within a factor of {FACTOR:g}")
 
 

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from experiments.data import classify, draw, seeded_weights
@@ -46,6 +45,8 @@ class DigitsTask:
     data = f"scikit-learn digits, first {TRAIN:,} of 1,797 images; error on the same {TRAIN:,}"
 
     def __init__(self, config: DigitsConfig, seed: int, device: torch.device):
+        from sklearn.datasets import load_digits  # takes a second, which every other task's commands would pay
+
         pixels, labels = load_digits(return_X_y=True)
         images = torch.from_numpy(pixels[:TRAIN]).view(-1, 1, 8, 8).to(device, torch.float32)
         self.images = images / 8 - 1
