@@ -86,8 +86,10 @@ class Trainer:
         """One optimizer step on one batch."""
         task, total = self.task, self.total
         batch = task.batch(self.config.batch_size // task.sample_size, self.generator)
-        micro_samples = self.config.micro_size // task.sample_size
-        pieces = list(zip(*(tensor.split(micro_samples) for tensor in batch), strict=True))
+        pieces = [batch]
+        if self.parts > 1:
+            micro_samples = self.config.micro_size // task.sample_size
+            pieces = list(zip(*(tensor.split(micro_samples) for tensor in batch), strict=True))
         squares: list[Tensor] = []
         for i, piece in enumerate(pieces[self.ranks.rank :: self.ranks.world]):
             part, views = (self.part, self.part_views) if i else (total, self.total_views)
