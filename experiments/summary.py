@@ -41,6 +41,12 @@ class SweepResult:
         return self.tables.describe("unit")
 
     @property
+    def met(self) -> list[GoalFit]:
+        """Those whose goal some tuned run reached."""
+        best = self.crossings[self.crossings["best"] & self.crossings["reached"]]
+        return [fit for fit in self.fits if (best["goal"] == fit.goal).any()]
+
+    @property
     def determined(self) -> list[GoalFit]:
         return [fit for fit in self.fits if fit.b_crit_status == "determined"]
 

@@ -11,19 +11,19 @@ from torch import Tensor
 from noisescale.average import BLOCK, MomentAverage
 from noisescale.collect import Collector
 from noisescale.columns import Columns
-from noisescale.parts import Layout, Reduction, StepSums
+from noisescale.parts import Layout, StepSums, over_ranks
 from noisescale.precondition import PRECONDITIONED
 
 TOGETHER = 8  # steps whose sums go round the ranks together
 
 
 class Ledger:
-    """Steps that wait to be summed, and sums on their way round the ranks, before they reach the averages."""
+    """Steps that wait to be summed, and sums over the ranks that wait on the device, before they reach the averages."""
 
     def __init__(self, collector: Collector, columns: Columns, averages: Mapping[str, MomentAverage]) -> None:
         self._collector, self._columns, self._averages = collector, columns, averages
         self._waiting: list[tuple[Tensor, Layout] | None] = []
-        self._in_flight: list[Reduction] = []
+        self._reduced: list[StepSums] = []
 
     def add(self, step: tuple[Tensor, Layout] | None, together: bool) -> None:
         """One step, None where it can't be used; on several ranks `together` with others, or at once."""
@@ -37,15 +37,14 @@ class Ledger:
                 self.collect()
 
     def collect(self) -> None:
-        """Into the averages: all that arrived, on one rank all that waits too."""
-        arrived = [reduction.wait() for reduction in self._in_flight]
-        self._in_flight.clear()
-        for sums in arrived if self._collector.ranks > 1 else self._summed():
+        """Into the averages: all that has gone round, on one rank all that waits."""
+        for sums in self._reduced if self._collector.ranks > 1 else self._summed():
             self._update(sums)
+        self._reduced.clear()
 
     def clear(self) -> None:
         """Forget what hasn't reached the averages."""
-        self._in_flight.clear()
+        self._reduced.clear()
         self._waiting.clear()
 
     def _summed(self) -> list[StepSums]:
@@ -62,8 +61,8 @@ class Ledger:
         return found
 
     def _send(self) -> None:
-        self._in_flight.append(Reduction(self._summed(), self._collector.group, self._collector.sharded))
-        if len(self._in_flight) * TOGETHER >= BLOCK:
+        self._reduced.append(over_ranks(self._summed(), self._collector.group, self._collector.sharded))
+        if len(self._reduced) * TOGETHER >= BLOCK:
             self.collect()
 
     def _update(self, sums: StepSums) -> None:

@@ -119,23 +119,20 @@ class Layout:
         return sum_parts([Part(rows, count / b, b, w, count) for rows, count, b, w in cut], mean)
 
 
-class Reduction:
-    """Sums of some steps over all ranks, under way. The means' norms are added up only if `shards`."""
+def over_ranks(steps: Sequence[StepSums], group: dist.ProcessGroup | None, shards: bool) -> StepSums:
+    """Sums of some steps over all ranks; those of the means' norms only if `shards`.
 
-    def __init__(self, steps: Sequence[StepSums], group: dist.ProcessGroup | None, shards: bool) -> None:
-        self._shards = shards
-        self._mean = torch.cat([sums.mean_sq_norm for sums in steps])
-        self._payload = torch.cat([self._rows(sums) for sums in steps])
-        self._work = dist.all_reduce(self._payload, group=group, async_op=True)
+    Not as an asynchronous reduction: gloo's `Work`, alive when the process group is destroyed, aborts the process.
+    """
+    mean = torch.cat([sums.mean_sq_norm for sums in steps])
+    payload = torch.cat([_rows(sums, shards) for sums in steps])
+    dist.all_reduce(payload, group=group)
+    columns = mean.shape[1]
+    whole = payload[:, columns : 2 * columns] if shards else mean
+    return StepSums(payload[:, :columns], whole, *payload[:, -4:].split(1, 1))
 
-    def _rows(self, sums: StepSums) -> Tensor:
-        shape = len(sums.squares), 1
-        scalars = [torch.full(shape, float(x), dtype=torch.float64, device=sums.squares.device) for x in sums[2:]]
-        return torch.cat([sums.squares, *([sums.mean_sq_norm] if self._shards else []), *scalars], 1)
 
-    def wait(self) -> StepSums:
-        assert self._work is not None
-        self._work.wait()
-        columns = self._mean.shape[1]
-        mean = self._payload[:, columns : 2 * columns] if self._shards else self._mean
-        return StepSums(self._payload[:, :columns], mean, *self._payload[:, -4:].split(1, 1))
+def _rows(sums: StepSums, shards: bool) -> Tensor:
+    shape = len(sums.squares), 1
+    scalars = [torch.full(shape, float(x), dtype=torch.float64, device=sums.squares.device) for x in sums[2:]]
+    return torch.cat([sums.squares, *([sums.mean_sq_norm] if shards else []), *scalars], 1)

@@ -85,7 +85,7 @@ def _draw_paper(axes: Axes, points: pd.DataFrame, theirs: str, names_above: bool
 def _draw_ours(axes: Axes, sweep: SweepResult) -> tuple[Corners, list[Name]]:
     corners, names = [], []
     crossings = sweep.crossings
-    shown = spread(sweep.fits, GOALS_SHOWN)
+    shown = spread(sweep.met, GOALS_SHOWN)
     for index, (fit, colour) in enumerate(zip(shown, shades(len(shown)), strict=True)):
         tuned = crossings[(crossings["goal"] == fit.goal) & crossings["best"] & (crossings["steps"] > 0)]
         for size, runs in tuned.groupby("batch_size"):

@@ -79,7 +79,7 @@ def figure16(results: Path) -> Figure:
     else:
         table = pd.read_csv(path)
         draw_fronts(left, sweep, results, None, f"{sweep.name}; stars: B = √(r B_simple)")
-        shown = spread(sweep.fits, GOALS_SHOWN)
+        shown = spread(sweep.met, GOALS_SHOWN)
         for fit, colour in zip(shown, shades(len(shown)), strict=True):
             rows = table[(table["goal"] == fit.goal) & table["reached"]]
             left.plot(rows["steps"], rows["examples"], "*", color=colour, markersize=8, mec="black", mew=0.5, zorder=4)

@@ -115,7 +115,7 @@ def draw_learning_rates(axes: Axes, sweep: SweepResult) -> None:
     crossings = sweep.crossings
     tried = sweep.tables.runs[["batch_size", "lr"]].drop_duplicates()
     axes.plot(tried["batch_size"], tried["lr"], ".", color=PALE, markersize=3, label="tried")
-    shown = spread(sweep.fits, 3)
+    shown = spread(sweep.met, 3)
     for i, (fit, colour) in enumerate(zip(shown, shades(len(shown)), strict=True)):
         best = crossings[(crossings["goal"] == fit.goal) & crossings["best"] & crossings["reached"]]
         best = best.groupby("batch_size", as_index=False)["lr"].first()

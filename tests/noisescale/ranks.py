@@ -17,14 +17,15 @@ def _worker(rank: int, world: int, folder: str, function, arguments: tuple) -> N
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
     torch.save(function(rank, world, *arguments), Path(folder) / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
-def on_ranks(world: int, function, *arguments: Any) -> list[Any]:
-    """[function(rank, world, *arguments) for each rank], in processes of their own."""
+def on_ranks(world: int, function, *arguments: Any, start_method: str = "forkserver") -> list[Any]:
+    """[function(rank, world, *arguments) for each rank], in processes of their own; "spawn" ends them as scripts end."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         multiprocessing.set_forkserver_preload(["torch", "torch.distributed.fsdp", "noisescale"])
-        mp.start_processes(_worker, (world, folder, function, arguments), nprocs=world, start_method="forkserver")
+        mp.start_processes(_worker, (world, folder, function, arguments), nprocs=world, start_method=start_method)
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
