@@ -21,19 +21,19 @@ class FlatModel:
         if not named:
             raise ValueError("the model has no trainable parameters")
         self.model = model
-        self.vector = nn.Parameter(torch.cat([p.detach().reshape(-1) for _, p in named]))
+        self.vector = nn.Parameter(torch.cat([_in_memory(p.detach()) for _, p in named]))
         self.parameters = [p for _, p in named]
         self.slices: dict[str, slice] = {}
         start = 0
         for name, p in named:
             part = slice(start, start + p.numel())
-            p.data = self.vector.data[part].view_as(p)
+            p.data = _as(self.vector.data[part], p)
             self.slices[name] = part
             start = part.stop
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """The parts of a `vector` of shape (P,), each in its parameter's shape."""
-        return [vector[part].view_as(p) for part, p in zip(self.slices.values(), self.parameters, strict=True)]
+        """The parts of a `vector` of shape (P,), each in its parameter's shape and memory format."""
+        return [_as(vector[part], p) for part, p in zip(self.slices.values(), self.parameters, strict=True)]
 
     def differentiate(self, loss: Tensor, views: list[Tensor]) -> None:
         """∂loss/∂vector into the `views` of a vector; 0 for parameters that the loss doesn't depend on."""
@@ -42,3 +42,12 @@ class FlatModel:
     def buffers(self) -> list[Tensor]:
         """What training changes besides the parameters (running statistics)."""
         return list(self.model.buffers())
+
+
+def _in_memory(parameter: Tensor) -> Tensor:
+    """Its entries (n,) in the order that they lie in memory."""
+    return parameter.as_strided((parameter.numel(),), (1,))
+
+
+def _as(part: Tensor, parameter: Tensor) -> Tensor:
+    return part.as_strided(parameter.shape, parameter.stride())

@@ -23,7 +23,7 @@ def _worker(rank: int, world: int, folder: str, function, arguments: tuple) -> N
 
 
 def on_ranks(world: int, function, *arguments: Any, start_method: str = "forkserver") -> list[Any]:
-    """[function(rank, world, *arguments) for each rank], in processes of their own; "spawn" ends them as scripts end."""
+    """[function(rank, world, *arguments) for each rank], each in a process; "spawn" ends it as a script ends."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         multiprocessing.set_forkserver_preload(["torch", "torch.distributed.fsdp", "noisescale"])
