@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from experiments.config import RunConfig, load
 from experiments.errors import UserError
+from experiments.flat import FlatModel
 from experiments.loop import Trainer, evaluation_steps, make_optimizer
 from experiments.notice import Leaving
 from experiments.record import SPOILT, RunRecord
@@ -72,6 +73,26 @@ def test_trains_exactly_as_a_bare_loop(name, batch_size, tmp_path):
         optimizer.step()
     theirs = torch.cat([p.detach().reshape(-1) for p in task.model.parameters()])
     torch.testing.assert_close(weights(ours), theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_flat_model_keeps_its_weights_memory_format_and_its_function():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    model = model.to(memory_format=torch.channels_last)
+    images = torch.randn(5, 3, 4, 4)
+    expected = model(images)
+    gradients = torch.autograd.grad(expected.square().sum(), list(model.parameters()))
+    flat = FlatModel(model)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(model(images), expected)
+    total = torch.zeros_like(flat.vector)
+    flat.differentiate(model(images).square().sum(), flat.views(total))
+    for part, gradient in zip(flat.slices.values(), gradients, strict=True):
+        assert total[part].dot(total[part]) == pytest.approx(float(gradient.square().sum()), rel=1e-5)
+    before = [p.detach().clone() for p in model.parameters()]
+    flat.vector.data.sub_(total)
+    for p, was, gradient in zip(model.parameters(), before, gradients, strict=True):
+        assert torch.equal(p, was - gradient)
 
 
 @pytest.mark.parametrize("batch_size", [16, 64])
