@@ -5,6 +5,8 @@ of layers: a dot product of one buffer costs 4 µs where the norms of 30 tensors
 act on each element by itself, so stepping the vector is stepping the parameters.
 """
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +36,13 @@ class FlatModel:
     def views(self, vector: Tensor) -> list[Tensor]:
         """The parts of a `vector` of shape (P,), each in its parameter's shape and memory format."""
         return [_as(vector[part], p) for part, p in zip(self.slices.values(), self.parameters, strict=True)]
+
+    def group_slices(self, groups: Mapping[str, Sequence[str]]) -> dict[str, list[slice]]:
+        """Of each group's parameters, whose names start with one of its prefixes."""
+        return {
+            group: [part for name, part in self.slices.items() if name.startswith(tuple(prefixes))]
+            for group, prefixes in groups.items()
+        }
 
     def differentiate(self, loss: Tensor, views: list[Tensor]) -> None:
         """∂loss/∂vector into the `views` of a vector; 0 for parameters that the loss doesn't depend on."""

@@ -36,7 +36,7 @@ def layer_noise(
     `determined`. The preconditioned ones are there if the optimizer keeps second moments. Weights and the global random
     state are left alone.
     """
-    slices = {TOTAL: [slice(0, flat.vector.numel())], **_group_slices(flat, getattr(task, "groups", {}))}
+    slices = {TOTAL: [slice(0, flat.vector.numel())], **flat.group_slices(getattr(task, "groups", {}))}
     metrics: dict[bool, Tensor | float] = {False: 1.0}
     if any("square_avg" in state or "exp_avg_sq" in state for state in optimizer.state.values()):
         inverse = inverse_roots(optimizer)[id(flat.vector)]
@@ -79,10 +79,3 @@ def _norms(gradient: Tensor, metrics: Mapping[bool, Tensor | float], slices: Map
     return torch.stack(
         [torch.stack([sum(g[part].dot(g[part]) for part in kept) for kept in slices.values()]) for g in scaled]
     )
-
-
-def _group_slices(flat: FlatModel, groups: Mapping[str, Sequence[str]]) -> dict[str, list[slice]]:
-    return {
-        group: [part for name, part in flat.slices.items() if name.startswith(tuple(prefixes))]
-        for group, prefixes in groups.items()
-    }

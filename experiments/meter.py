@@ -38,10 +38,7 @@ class NoiseMeter:
         self.generator = config.stream(f"probes {config.lr!r}")
         self.probed = 0
         self.average = MomentAverage(decay=0.5 ** (1 / self.measure.half_life))
-        self.groups: dict[str, list[slice]] = {
-            name: [part for key, part in flat.slices.items() if key.startswith(tuple(prefixes))]
-            for name, prefixes in getattr(task, "groups", {}).items()
-        }
+        self.groups = flat.group_slices(getattr(task, "groups", {}))
         self.optimizer = optimizer if self.groups and config.optimizer.name in ("adam", "rmsprop") else None
         self.metric: Tensor | None = None
         self.group_rows: list[dict[str, Any]] = []

@@ -248,10 +248,10 @@ def _hub_lines(name: str, part: Part) -> Iterator[str]:
     try:
         rows = load_dataset("parquet", data_files={part: HUB[name][part]}, split=part, streaming=True)
         yield from (f"{row['text'].rstrip()}\n" for row in rows)
-    except (OSError, FileNotFoundError) as error:
+    except Exception as error:  # the hub's client raises what its HTTP library does
         raise UserError(
             f"task.text={name}: not under NOISESCALE_DATA, and the hub gave {error.__class__.__name__}\n"
-            "put the text there, run once with a network, or take task.text=embedded, which needs no data"
+            f"put {name}/train.parquet there, run once with a network, or take task.text=embedded, which needs no data"
         ) from None
 
 

@@ -188,6 +188,18 @@ def test_missing_text_names_the_ways_out(monkeypatch):
         open_corpus("tinyshakespeare", 300)
 
 
+def test_a_hub_out_of_reach_names_the_ways_out(monkeypatch):
+    class ConnectError(Exception):  # as an HTTP library's, which is no OSError
+        pass
+
+    def unreachable(*args, **kwargs):
+        raise ConnectError("Name or service not known")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(UserError, match=r"task.text=lm1b: .* ConnectError\n.*lm1b/train.parquet .*task.text=embedded"):
+        open_corpus("lm1b", 300)
+
+
 def test_a_vocabulary_larger_than_the_text_has_is_refused(tmp_path):
     write(tmp_path, "train.txt", LINES[:10])
     write(tmp_path, "valid.txt", LINES[:10])
