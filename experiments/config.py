@@ -297,6 +297,11 @@ def check(suite: SuiteConfig) -> None:
             f"batch_size={max(sizes)} is larger than the data ({limit} {unit}s) without replacement; "
             "allowed: task.replacement=true or smaller batches"
         )
+    if without and limit is not None and run.measure.probe_examples > limit:
+        raise UserError(
+            f"measure.probe_examples={run.measure.probe_examples} is larger than the data ({limit} {unit}s) without "
+            f"replacement; allowed: task.replacement=true or at most {limit}"
+        )
     for key, values in (("sweep.goals", sweep.goals), ("lr_cuts", run.lr_cuts or ())):
         for easy, hard in pairwise(values):
             if not metric.better(hard, easy) or hard == easy:

@@ -117,6 +117,13 @@ def test_a_batch_larger_than_the_data_without_replacement_is_refused():
         load([*overrides, "task.replacement=false"])
 
 
+def test_a_probe_larger_than_the_data_without_replacement_is_refused():
+    overrides = ["task=digits", "measure.probe_examples=4096"]
+    load(overrides)
+    with pytest.raises(UserError, match=r"measure\.probe_examples=4096 is larger than the data \(1500 images\)"):
+        load([*overrides, "task.replacement=false"])
+
+
 def test_a_floor_that_meets_a_goal_is_refused_before_anything_trains():
     acrobot = ["task=cartpole", "task.env_id=Acrobot-v1", "sweep.goals=[-400,-200,-100]", "stop_metric=-100"]
     load([*acrobot, "task.floor=-500"])
