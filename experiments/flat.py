@@ -29,7 +29,7 @@ class FlatModel:
         start = 0
         for name, p in named:
             part = slice(start, start + p.numel())
-            p.data = _as(self.vector.data[part], p)
+            p.data = _as(self.vector.data[part], torch.empty_like(p))
             self.slices[name] = part
             start = part.stop
 
@@ -54,8 +54,9 @@ class FlatModel:
 
 
 def _in_memory(parameter: Tensor) -> Tensor:
-    """Its entries (n,) in the order that they lie in memory."""
-    return parameter.as_strided((parameter.numel(),), (1,))
+    """Its entries (n,) in the order that they lie in memory; with gaps or overlaps there, as in a copy without."""
+    dense = torch.empty_like(parameter).copy_(parameter)
+    return dense.as_strided((parameter.numel(),), (1,))
 
 
 def _as(part: Tensor, parameter: Tensor) -> Tensor:

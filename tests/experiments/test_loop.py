@@ -95,6 +95,19 @@ def test_a_flat_model_keeps_its_weights_memory_format_and_its_function():
         assert torch.equal(p, was - gradient)
 
 
+@pytest.mark.parametrize("weight", [torch.randn(4, 5)[:, :3], torch.randn(4, 1).expand(4, 3), torch.randn(3, 4).t()])
+def test_a_flat_model_takes_weights_with_gaps_and_overlaps_in_memory(weight):
+    model = torch.nn.Linear(3, 4)
+    model.weight = torch.nn.Parameter(weight)
+    expected = weight.clone()
+    flat = FlatModel(model)
+    assert torch.equal(model.weight, expected)
+    flat.vector.data[flat.slices["bias"]] = 7
+    assert torch.equal(model.weight, expected)
+    flat.vector.data[flat.slices["weight"]] += 1
+    assert torch.equal(model.weight, expected + 1)
+
+
 @pytest.mark.parametrize("batch_size", [16, 64])
 def test_measuring_changes_no_bit_of_training(batch_size, tmp_path):
     run = config(batch_size=batch_size)
