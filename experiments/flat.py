@@ -37,6 +37,11 @@ class FlatModel:
         """The parts of a `vector` of shape (P,), each in its parameter's shape and memory format."""
         return [_as(vector[part], p) for part, p in zip(self.slices.values(), self.parameters, strict=True)]
 
+    @property
+    def strides(self) -> list[list[int]]:
+        """By parameter, which with the shapes say where in the vector each entry lies."""
+        return [list(p.stride()) for p in self.parameters]
+
     def group_slices(self, groups: Mapping[str, Sequence[str]]) -> dict[str, list[slice]]:
         """Of each group's parameters, whose names start with one of its prefixes."""
         return {

@@ -159,10 +159,12 @@ def _parquet(files: list[Path]) -> Iterator[Mapping[str, Any]]:
 
 def _hub(source: str, folder: str, hub: str) -> Iterator[Mapping[str, Any]]:
     from datasets import Image, load_dataset
+    from huggingface_hub import HfApi
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # its retries without a network are a dozen lines, and ours says what to do
     try:
+        HfApi().dataset_info(hub, timeout=10)  # tried once: `load_dataset` tries for minutes
         yield from load_dataset(hub, split="train", streaming=True).cast_column("image", Image(decode=False))
     except Exception as error:  # the hub's client raises what its HTTP library does
         raise missing(f"{source} ({hub})", f"{folder}/train.parquet", str(error)) from None

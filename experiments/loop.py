@@ -210,6 +210,7 @@ class Trainer:
             "past_goal": self.past_goal,
             "clock": [self.seconds, self.eval_seconds, self.measure_seconds],
             "vector": self.flat.vector.data,
+            "strides": self.flat.strides,
             "buffers": self.flat.buffers(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
@@ -238,6 +239,8 @@ class Trainer:
         self.step, self.rows, self.past_goal = state["step"], state["rows"], state["past_goal"]
         self.seconds, self.eval_seconds, self.measure_seconds = state["clock"]
         self._cut_learning_rate()
+        if state["strides"] != self.flat.strides:
+            raise ValueError("its weights lie in another order")
         self.flat.vector.data.copy_(state["vector"])
         for buffer, saved in zip(self.flat.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
