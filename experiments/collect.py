@@ -22,7 +22,10 @@ from experiments.record import clear_asides, exclusive, read_parquet, records_in
 from experiments.tables import ONE_SWEEP, check_can_grow, differs, experiment, read_collected
 from experiments.tasks import TASKS
 
-NOT_SCIENCE = ("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at")
+NOT_SCIENCE = (
+    *("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at"),
+    "restarts",
+)
 
 
 def collect(suite: SuiteConfig) -> int:

@@ -200,6 +200,7 @@ class Trainer:
             versions=versions(),
             git_sha=git_sha(),
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            restarts=getattr(self.task, "restarts", None),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ GO_ON = "finished runs are kept, and the same command goes on"
 @dataclass(frozen=True)
 class Summary:
     """How a run ended: `reached` its stop metric, `not_reached` within its budget, or `diverged`. What old records lack
-    is None."""
+    is None. `restarts`: how often its environments started anew as it was resumed; None where a task has none."""
 
     status: Literal["reached", "not_reached", "diverged"]
     step: Natural
@@ -90,6 +90,7 @@ class Summary:
     versions: str | None = None
     git_sha: str | None = None
     finished_at: str | None = None
+    restarts: Natural | None = None
 
 
 CONFIG, SUMMARY = TypeAdapter(RunConfig), TypeAdapter(Summary)

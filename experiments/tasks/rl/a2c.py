@@ -87,9 +87,8 @@ class A2CTask:
 
     @property
     def data(self) -> str:
-        """Which environment, what a frame is, and how often a resumed run started its environments anew."""
-        restarted = f"; environments restarted {self.restarts} times" if self.restarts else ""
-        return f"{self.config.env_id}, {self.frame_skip} frames an observation{restarted}"
+        """Which environment, and what a frame is."""
+        return f"{self.config.env_id}, {self.frame_skip} frames an observation"
 
     @property
     def frames(self) -> int:
