@@ -40,6 +40,8 @@ class Collector:
             group = self._ddp.process_group
         self.group = group
         self.ranks = dist.get_world_size(group) if group is not None or self.sharded else 1
+        if self.sharded:
+            sharded.refuse_mixed(bare(model), self.ranks)
         self._alone = group is None and not self.sharded
         self._averaged_by_user = self.ranks > 1 and self._ddp is None and not self.sharded
         self._model, self._columns, self._optimizer = model, columns, optimizer
@@ -60,6 +62,11 @@ class Collector:
     @property
     def device(self) -> torch.device:
         return self._sheet.device
+
+    @property
+    def averaged(self) -> float:
+        """What the sum over the ranks' gradients was divided by."""
+        return sharded.averaged(bare(self._model), self.ranks) if self.sharded else self.ranks
 
     def start(self, on: bool) -> None:
         """Begin a step; look at its gradients only if `on`."""

@@ -54,8 +54,8 @@ class NoiseTracker:
 
     Raises:
         ValueError: `every`, `window` or `decay` out of range or both of the last given; a model without parameters, on
-            several devices, partly outside its DDP, or under FSDP1; groups that name nothing; `precondition` under
-            `fully_shard`.
+            several devices, partly outside its DDP or `fully_shard`, tensor-parallel, or under FSDP1; groups that name
+            nothing; `precondition` under `fully_shard`.
     """
 
     def __init__(
