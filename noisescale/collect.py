@@ -17,6 +17,7 @@ from noisescale.guard import NO_GRADIENT, ONE_PART, TWO_BACKWARDS, Guard
 from noisescale.parts import Layout, StepSums, weights_of
 from noisescale.precondition import inverse_roots
 from noisescale.sheet import Sheet, write_norm
+from noisescale.undisturbed import beside
 from noisescale.wrappers import bare, find_ddp, refuse_unknown_ranks
 
 
@@ -246,7 +247,7 @@ class Collector:
         return parameter.register_hook(lambda gradient: self._see(index, gradient))
 
     def _see(self, index: int, gradient: Tensor) -> None:
-        if self._on:
+        if self._on and not beside():
             row = self._row or self._open()
             self._guard.see(index)
             self._write(index, gradient.detach() if gradient.requires_grad else gradient, row)
