@@ -18,7 +18,7 @@ from noisescale.parts import Layout, StepSums, weights_of
 from noisescale.precondition import inverse_roots
 from noisescale.sheet import Sheet, write_norm
 from noisescale.undisturbed import beside
-from noisescale.wrappers import bare, find_ddp, refuse_unknown_ranks
+from noisescale.wrappers import bare, find_ddp, refuse_join, refuse_unknown_ranks
 
 
 class Collector:
@@ -102,6 +102,8 @@ class Collector:
             )
         if self._alone:
             refuse_unknown_ranks()
+        elif self._ddp is not None:
+            refuse_join(self._ddp)
         if not self._on:
             return
         self._examples.append(examples)
