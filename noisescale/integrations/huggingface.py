@@ -78,7 +78,7 @@ class NoiseScaleCallback(TrainerCallback):
             self.tracker.close()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and self.tracker is not None:
+        if args.should_save and self.tracker is not None:
             torch.save(self.tracker.state_dict(), self._file(args, state))
 
     def _file(self, args: Any, state: Any) -> Path:
