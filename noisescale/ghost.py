@@ -51,6 +51,8 @@ class GhostNorms:
                 reason = refusal(module)
                 if reason:
                     unknown.append(f"{prefix} ({kind} with {reason})")
+            elif isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
+                unknown.append(f"{prefix} ({kind} with scale_grad_by_freq, which couples examples)")
             elif type(module) not in RULES:
                 unknown.append(f"{prefix or 'the model itself'} ({kind}: {', '.join(owned)})")
             self._layers[module] = prefix or kind
