@@ -57,7 +57,7 @@ class NoiseScale:
         b_simple, low, high: in examples.
         confidence: of the interval.
         examples: examples behind the estimate, `steps` optimizer steps; under an EMA the effective numbers (Kish).
-        dropped: steps left out so far because a value wasn't finite.
+        dropped: steps left out so far: a value wasn't finite, or a tracker's `skipped` says why.
         determined: False where |G|² isn't clearly positive at this confidence; then `high` is infinite.
         remark: why not, empty otherwise.
     """

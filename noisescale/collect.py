@@ -17,7 +17,8 @@ from noisescale.guard import NO_GRADIENT, ONE_PART, TWO_BACKWARDS, Guard
 from noisescale.parts import Layout, StepSums, weights_of
 from noisescale.precondition import inverse_roots
 from noisescale.sheet import Sheet, write_norm
-from noisescale.wrappers import bare, find_ddp, refuse_unknown_ranks
+from noisescale.undisturbed import beside
+from noisescale.wrappers import bare, find_ddp, refuse_join, refuse_unknown_ranks
 
 
 class Collector:
@@ -40,6 +41,8 @@ class Collector:
             group = self._ddp.process_group
         self.group = group
         self.ranks = dist.get_world_size(group) if group is not None or self.sharded else 1
+        if self.sharded:
+            sharded.refuse_mixed(bare(model), self.ranks)
         self._alone = group is None and not self.sharded
         self._averaged_by_user = self.ranks > 1 and self._ddp is None and not self.sharded
         self._model, self._columns, self._optimizer = model, columns, optimizer
@@ -60,6 +63,11 @@ class Collector:
     @property
     def device(self) -> torch.device:
         return self._sheet.device
+
+    @property
+    def averaged(self) -> float:
+        """What the sum over the ranks' gradients was divided by."""
+        return sharded.averaged(bare(self._model), self.ranks) if self.sharded else self.ranks
 
     def start(self, on: bool) -> None:
         """Begin a step; look at its gradients only if `on`."""
@@ -94,6 +102,8 @@ class Collector:
             )
         if self._alone:
             refuse_unknown_ranks()
+        elif self._ddp is not None:
+            refuse_join(self._ddp)
         if not self._on:
             return
         self._examples.append(examples)
@@ -239,7 +249,7 @@ class Collector:
         return parameter.register_hook(lambda gradient: self._see(index, gradient))
 
     def _see(self, index: int, gradient: Tensor) -> None:
-        if self._on:
+        if self._on and not beside():
             row = self._row or self._open()
             self._guard.see(index)
             self._write(index, gradient.detach() if gradient.requires_grad else gradient, row)

@@ -15,6 +15,7 @@ from noisescale.layers import RULES
 from noisescale.recurrent import Record, lstm, refusal
 from noisescale.sheet import HALF
 from noisescale.trial import layer_input, rows_that_stay, shared
+from noisescale.undisturbed import beside
 from noisescale.uses import Use, sq_norms
 
 
@@ -50,6 +51,8 @@ class GhostNorms:
                 reason = refusal(module)
                 if reason:
                     unknown.append(f"{prefix} ({kind} with {reason})")
+            elif isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
+                unknown.append(f"{prefix} ({kind} with scale_grad_by_freq, which couples examples)")
             elif type(module) not in RULES:
                 unknown.append(f"{prefix or 'the model itself'} ({kind}: {', '.join(owned)})")
             self._layers[module] = prefix or kind
@@ -131,13 +134,16 @@ class GhostNorms:
                 )
         self._checked = examples > 1
 
+    def _follows(self) -> bool:
+        return self.on and not beside()
+
     def _compare(self, name: str, gradient: Tensor) -> None:
-        if self.on and not self._checked:
+        if self._follows() and not self._checked:
             dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach().clone()
             self._seen[name] = self._seen[name] + dense if name in self._seen else dense
 
     def _start(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if not (self.on and torch.is_grad_enabled()):
+        if not (self._follows() and torch.is_grad_enabled()):
             return
         refuse_coupled(self._batch_norms)
         leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
@@ -148,7 +154,7 @@ class GhostNorms:
             self._shared = shared(*arguments)
 
     def _see(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
-        if not (self.on and torch.is_grad_enabled() and output.requires_grad):
+        if not (self._follows() and torch.is_grad_enabled() and output.requires_grad):
             return None
         self._calls.update(self._names[module].values())
         x = layer_input(args, kwargs).detach()
@@ -185,7 +191,7 @@ class GhostNorms:
             self._uses.setdefault(name, []).append(use)
 
     def _see_lstm(self, module: nn.LSTM, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        if not (self.on and torch.is_grad_enabled() and output[0].requires_grad):
+        if not (self._follows() and torch.is_grad_enabled() and output[0].requires_grad):
             return
         self._calls.update(self._names[module].values())
         x, state = [*args, *(kwargs[name] for name in ("input", "hx")[len(args) :] if name in kwargs), None][:2]

@@ -66,7 +66,7 @@ class Ledger:
             self.collect()
 
     def _update(self, sums: StepSums) -> None:
-        moments = sums.moments(self._collector.ranks)
+        moments = sums.moments(self._collector.averaged)
         columns = len(self._columns.names)
         self._averages[""].extend(*(x[:, :columns] for x in moments), sums.examples)
         if PRECONDITIONED in self._averages:

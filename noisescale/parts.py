@@ -57,10 +57,10 @@ class StepSums(NamedTuple):
     weight: float | Tensor
     examples: float | Tensor
 
-    def moments(self, ranks: int = 1) -> Moments[Tensor]:
-        """|G|² and tr Σ by column; `ranks` is how many gradients were averaged into the step's."""
+    def moments(self, averaged: float = 1) -> Moments[Tensor]:
+        """|G|² and tr Σ by column; `averaged` is what the ranks' gradients, added up, were divided by."""
         weight = self.weight
-        scale = (weight / ranks) ** 2
+        scale = (weight / averaged) ** 2
         return from_sums(
             self.squares / weight,
             self.mean_sq_norm / scale,

@@ -54,8 +54,8 @@ class NoiseTracker:
 
     Raises:
         ValueError: `every`, `window` or `decay` out of range or both of the last given; a model without parameters, on
-            several devices, partly outside its DDP, or under FSDP1; groups that name nothing; `precondition` under
-            `fully_shard`.
+            several devices, partly outside its DDP or `fully_shard`, tensor-parallel, or under FSDP1; groups that name
+            nothing; `precondition` under `fully_shard`.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class NoiseTracker:
 
         Raises:
             ValueError: `examples` or `weight` isn't positive; after `close`, `probe` or `per_example`; several ranks of
-                which neither DDP, `fully_shard` nor `process_group` tells; with example hooks, a layer whose rows
-                aren't the examples, or a weight that is used outside its layer.
+                which neither DDP, `fully_shard` nor `process_group` tells; within DDP's `join`; with example hooks, a
+                layer whose rows aren't the examples, or a weight that is used outside its layer.
         """
         examples = float(examples)
         if not 0 < examples < math.inf:
@@ -269,7 +269,7 @@ class NoiseTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
+        """Go on where `state_dict` was taken; on several ranks call it on all, with the state of any one.
 
         Args:
             state: what `state_dict` returned, of a tracker with the same groups, `window` or `decay`, and

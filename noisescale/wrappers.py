@@ -44,3 +44,13 @@ def refuse_unknown_ranks() -> None:
             "model: give NoiseTracker the DDP model, not the module inside; or process_group, the ranks whose "
             "gradients you average, which may be this one alone"
         )
+
+
+def refuse_join(ddp: DistributedDataParallel) -> None:
+    """Raises ValueError within `ddp.join()`: ranks that have ended add up DDP's numbers only, not a tracker's."""
+    join = getattr(ddp, "_join_config", None)
+    if join is not None and join.enable and not join.throw_on_early_termination:
+        raise ValueError(
+            "DDP.join() lets ranks take different numbers of steps, which can't be measured: give it "
+            "throw_on_early_termination=True, or all ranks equally many batches"
+        )

@@ -12,6 +12,7 @@ from noisescale.per_example import leading
 from noisescale.tracker import NoiseTracker
 
 FILE = "noise_scale.pt"
+METHODS = ("training_step", "log")
 
 
 class NoiseScaleCallback(TrainerCallback):
@@ -33,8 +34,8 @@ class NoiseScaleCallback(TrainerCallback):
         **tracker: options of `NoiseTracker`, such as `decay`, `groups` or `every`.
 
     Raises:
-        ValueError: as training starts, with one gradient a step only, under DeepSpeed or `DataParallel`, or on a model
-            that `NoiseTracker` refuses, such as one under FSDP1.
+        ValueError: as training starts, with one gradient a step only, a second callback, under DeepSpeed or
+            `DataParallel`, or on a model that `NoiseTracker` refuses, such as one under FSDP1.
     """
 
     def __init__(self, trainer: Trainer, prefix: str = "noise_scale", **tracker: Any) -> None:
@@ -42,9 +43,14 @@ class NoiseScaleCallback(TrainerCallback):
         self.prefix = prefix
         self.tracker: NoiseTracker | None = None
         self._options = tracker
+        self._own: dict[str, Any] = {}  # what `trainer` itself has in place of its class's methods
+        self._inside: dict[str, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = self.trainer
+        self._undo()  # a training that was broken off has no end
+        if isinstance(getattr(trainer.__dict__.get("training_step"), "__self__", None), NoiseScaleCallback):
+            raise ValueError("the trainer has a NoiseScaleCallback already: one measures all, in `groups` if need be")
         if args.n_gpu > 1 or getattr(trainer, "is_deepspeed_enabled", False):
             raise ValueError("the noise scale needs one process a device (torchrun), and not DeepSpeed")
         if args.gradient_accumulation_steps * args.world_size < 2:
@@ -56,16 +62,23 @@ class NoiseScaleCallback(TrainerCallback):
         saved = self._file(args, state)
         if state.global_step and saved.exists():
             self.tracker.load_state_dict(torch.load(saved, weights_only=True))
+        self._own = {name: trainer.__dict__[name] for name in METHODS if name in trainer.__dict__}
+        self._inside = {name: getattr(trainer, name) for name in METHODS}
         trainer.training_step, trainer.log = self._training_step, self._log
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.__dict__.pop("training_step", None)
-        self.trainer.__dict__.pop("log", None)
+        self._undo()
+
+    def _undo(self) -> None:
+        for name in self._inside:
+            self.trainer.__dict__.pop(name, None)
+        self.trainer.__dict__.update(self._own)
+        self._own, self._inside = {}, {}
         if self.tracker is not None:
             self.tracker.close()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and self.tracker is not None:
+        if args.should_save and self.tracker is not None:
             torch.save(self.tracker.state_dict(), self._file(args, state))
 
     def _file(self, args: Any, state: Any) -> Path:
@@ -74,7 +87,7 @@ class NoiseScaleCallback(TrainerCallback):
     def _training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         assert self.tracker is not None
         rows = leading([value for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()])
-        loss = type(self.trainer).training_step(self.trainer, model, inputs, *args, **kwargs)
+        loss = self._inside["training_step"](model, inputs, *args, **kwargs)
         self.tracker.micro_batch(rows)
         if self.trainer.accelerator.gradient_state.sync_gradients:
             self.tracker.step(self.trainer.accelerator.scaler)
@@ -83,4 +96,4 @@ class NoiseScaleCallback(TrainerCallback):
     def _log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if self.tracker is not None and "loss" in logs:
             logs = logs | self.tracker.scalars(self.prefix)
-        type(self.trainer).log(self.trainer, logs, *args, **kwargs)
+        self._inside["log"](logs, *args, **kwargs)

@@ -317,3 +317,22 @@ def end_at_once(rank, world):
 def test_ranks_end_in_peace_however_close_the_last_step_is():
     for _ in range(3):  # a reduction still under way aborted one of them more often than not
         on_ranks(3, end_at_once, start_method="spawn")
+
+
+def joined(rank, world):
+    model = DDP(build("mlp"))
+    tracker, (inputs, labels) = NoiseTracker(model, window=3), data("mlp", 8)
+    mine = inputs[rank::world], labels[rank::world]
+    with model.join(enable=True, throw_on_early_termination=True):
+        loss(model, mine).backward()
+        tracker.micro_batch(4)
+    tracker.step()
+    with model.join():
+        loss(model, mine).backward()
+        with pytest.raises(ValueError, match="different numbers of steps"):
+            tracker.micro_batch(4)
+    return tracker.estimate().steps
+
+
+def test_ranks_that_may_end_apart_are_refused():
+    assert on_ranks(2, joined) == [1, 1]

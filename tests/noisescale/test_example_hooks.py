@@ -239,3 +239,9 @@ def test_trying_the_model_out_leaves_the_first_step_as_it_is(name):
             assert tracker.estimate().dropped == 0
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_an_embedding_that_counts_ids_over_the_batch_is_refused():
+    model = nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True), nn.Linear(4, 1))
+    with pytest.raises(ValueError, match=r"0 \(Embedding with scale_grad_by_freq"):
+        NoiseTracker(model).use_example_hooks()

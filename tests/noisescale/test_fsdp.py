@@ -5,7 +5,8 @@ import torch
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from zoo import build, data, exact_gradients, flat, loss, sq_norms
 
 from noisescale import NoiseTracker, gradient_moments
@@ -121,3 +122,65 @@ def test_compiled_and_with_a_submodule_called_module():
     moments = gradient_moments(sq_norms(parts), [8, 8], sq_norms(parts.mean(0)))
     for found in on_ranks(2, wrapped)[0]:
         assert found == pytest.approx((float(moments.grad_sq_norm), float(moments.trace_cov)), rel=1e-9)
+
+
+class Untouched(nn.Module):
+    """Uses a layer's weights without calling the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = build("mlp")
+
+    def forward(self, x):
+        for layer in self.network:
+            x = nn.functional.linear(x, layer.weight, layer.bias) if isinstance(layer, nn.Linear) else layer(x)
+        return x
+
+
+def unusual(rank, world):
+    mesh = init_device_mesh("cpu", (world,))
+    inputs, labels = data("mlp", 16)
+    piece = inputs[8 * rank : 8 * rank + 8], labels[8 * rank : 8 * rank + 8]
+    summed = sharded("mlp", mesh)
+    for module in summed.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+    found = []
+    for model, share in ((fully_shard(Untouched(), mesh=mesh), 1.0), (summed, 1 / world)):
+        tracker = NoiseTracker(model)
+        (loss(model, piece) * share).backward()
+        tracker.micro_batch(8, weight=share)
+        tracker.step()
+        found.append((tracker.estimate().grad_sq_norm, tracker.estimate().trace_cov))
+    return found
+
+
+def test_weights_used_outside_their_layer_and_gradients_that_are_added_up():
+    parts = flat(exact_gradients(build("mlp"), data("mlp", 16))).unflatten(0, (2, 8)).mean(1)
+    moments = gradient_moments(sq_norms(parts), [8, 8], sq_norms(parts.mean(0)))
+    for found in on_ranks(2, unusual)[0]:
+        assert found == pytest.approx((float(moments.grad_sq_norm), float(moments.trace_cov)), rel=1e-9)
+
+
+def mixed(rank, world):
+    mesh = init_device_mesh("cpu", (1, world), mesh_dim_names=("data", "tensor"))
+    partly, parallel, both, small = (build("mlp") for _ in range(4))
+    fully_shard(partly[1], mesh=mesh["tensor"])
+    for model in (parallel, both):
+        parallelize_module(model, mesh["tensor"], {"1": ColwiseParallel()})
+    fully_shard(both, mesh=mesh["data"])
+    fully_shard(small, mesh=mesh["data"])
+    messages = []
+    for model in (partly, parallel, both, small):
+        with pytest.raises(ValueError) as error:
+            NoiseTracker(model)
+        messages.append(str(error.value))
+    return messages
+
+
+def test_models_that_fully_shard_has_not_sharded_alone_are_refused():
+    partly, parallel, both, small = on_ranks(2, mixed)[0]
+    assert "outside fully_shard" in partly
+    assert "outside fully_shard" in parallel
+    assert "tensor parallelism" in both
+    assert "sharded over 1" in small

@@ -102,6 +102,32 @@ class TestHuggingFace:
         with pytest.raises(ValueError, match="gradient_accumulation_steps × ranks is 1"):
             self.run(tmp_path, True, accumulation=1)
 
+    def test_a_training_step_of_the_trainers_own_is_kept_also_where_training_breaks_off(self, tmp_path):
+        trainer, callback = self.run(tmp_path, True, steps=1)
+        calls = []
+
+        def own(model, inputs, *args):
+            calls.append(len(inputs["x"]))
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return type(trainer).training_step(trainer, model, inputs, *args)
+
+        trainer.training_step = own
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        trainer.train()
+        assert calls == [4] * 5 and trainer.training_step is own
+        assert callback.tracker.estimate().steps == 1
+        assert not any(p._backward_hooks for p in trainer.model.parameters())
+
+    def test_a_second_callback_is_refused(self, tmp_path):
+        from noisescale.integrations.huggingface import NoiseScaleCallback
+
+        trainer, _ = self.run(tmp_path, True, steps=1)
+        trainer.add_callback(NoiseScaleCallback(trainer))
+        with pytest.raises(ValueError, match="already"):
+            trainer.train()
+
 
 class TestLightning:
     @pytest.fixture(autouse=True)

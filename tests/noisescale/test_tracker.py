@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from zoo import BATCH, MODELS, build, data, exact_gradients, flat, loss, sq_norms
 
-from noisescale import NoiseTracker, gradient_moments
+from noisescale import NoiseTracker, gradient_moments, hessian_noise
 
 
 def accumulate(model, tracker, batch, sizes, weights=None, scaler=None):
@@ -581,3 +581,22 @@ def test_whole_numbers_and_names_are_asked_for():
         NoiseTracker(model, window=2.5)
     with pytest.raises(ValueError, match=r"groups must give names \(str\) or None, got 3"):
         NoiseTracker(model, groups=lambda name: 3)
+
+
+@pytest.mark.parametrize("examples", [False, True])
+def test_measuring_beside_a_step_leaves_its_tracker_alone(examples):
+    model, batch = build("mlp"), data("mlp")
+    pieces = list(zip(*(t.split([6, 6]) for t in batch), strict=True))
+    tracker, probing = NoiseTracker(model), NoiseTracker(model)
+    if examples:
+        tracker.use_example_hooks()
+    for _ in range(2):
+        model.zero_grad()
+        for piece in pieces:
+            hessian_noise(model, loss, (pieces[0], pieces[1], batch))
+            (loss(model, piece) / 2).backward()
+            tracker.micro_batch(6)
+            probing.probe(loss, batch)
+        tracker.step()
+    assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH if examples else [6, 6]))
+    assert not tracker.skipped
