@@ -122,6 +122,8 @@ def _advise(options: argparse.Namespace) -> int:
 
 def _source(options: argparse.Namespace) -> Estimate | ParetoFit:
     if options.b_crit is not None:
+        if options.goal is not None:
+            raise ValueError("--goal names a goal of a CSV: give it with --fit, not with --b-crit")
         if len(options.b_crit) not in (1, 3):
             raise ValueError(f"--b-crit takes one number, or three with its interval, got {len(options.b_crit)}")
         value, low, high = options.b_crit if len(options.b_crit) == 3 else options.b_crit * 3

@@ -52,6 +52,7 @@ class NoiseScaleCallback(Callback):
         self.tracker = NoiseTracker(model, **self._options)
         if self._restored is not None:
             self.tracker.load_state_dict(self._restored)
+            self._restored = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._rows = leading([x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()])
@@ -76,6 +77,10 @@ class NoiseScaleCallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert self.tracker is not None
         self.tracker.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self.tracker is not None:
+            self.tracker.close()
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.tracker is None else {"tracker": self.tracker.state_dict()}

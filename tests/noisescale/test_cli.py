@@ -282,6 +282,7 @@ def test_advise_from_runs_that_determine_nothing_says_so(write, capsys):
     ("arguments", "words"),
     [
         (["--b-crit", "1", "2", "--step", "1:1", "2:1"], "--b-crit takes one number, or three"),
+        (["--b-crit", "9", "--goal", "x", "--step", "1:1", "2:1"], "--goal names a goal of a CSV"),
         (
             ["--b-crit", "2,000", "--step", "1:1", "2:1"],
             "--b-crit: '2,000' is not a number; write it without thousands",

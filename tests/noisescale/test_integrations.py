@@ -187,6 +187,26 @@ class TestLightning:
         # Lightning steps after a single batch when it resumes at an epoch's end: no two gradients, skipped and counted.
         assert len(after) == 5 and resumed.tracker.estimate().dropped == 1
 
+    def test_a_fit_after_a_resumed_one_begins_anew(self, tmp_path):
+        self.run(tmp_path / "a", True)
+        trainer, callback, module = self.run(tmp_path / "b", True, resume=tmp_path / "a" / "epoch=0-step=3.ckpt")
+        callback.on_train_start(trainer, module)
+        assert callback.tracker.estimate().steps == 0
+
+    def test_a_fit_that_breaks_off_leaves_no_hooks(self):
+        import lightning.pytorch as pl
+
+        found = {}
+
+        class Break(pl.Callback):
+            def on_train_batch_end(self, trainer, pl_module, *_):
+                found["parameters"] = list(pl_module.parameters())
+                raise RuntimeError("no more")
+
+        with pytest.raises(RuntimeError, match="no more"):
+            self.fit(self.batches(4), [Break()], accumulate_grad_batches=2)
+        assert found and not any(p._backward_hooks for p in found["parameters"])
+
     def fit(self, batches, callbacks=(), epochs=1, **options):
         """On a network that doesn't move, so that every step's truth is that of the initial weights."""
         import lightning.pytorch as pl
