@@ -95,18 +95,19 @@ def _local(
     measured: Measured, trends: tuple[Trend, Trend], levels: Floats, size: float, copies: Floats
 ) -> tuple[Floats, Floats]:
     """g/(g + t/B) and t/(g + t/B) at each of `levels` for B = `size`, (levels, replicates); NaN where g + t/B isn't
-    positive."""
+    positive, or nothing is measured."""
     width = WIDTH * abs(levels[-1] - levels[0])
     log_b = np.log(size)
     kernel = np.exp(-(((levels[:, None] - measured.way) / width) ** 2 + (log_b - measured.log_b) ** 2) / 2)
     kernel *= measured.weight
     drawn = copies[measured.run]
-    trace, square = (
-        trend.at(levels, np.full(len(levels), log_b))[:, None]
-        * (kernel @ (values[:, None] * drawn))
-        / (kernel @ (trend.at(measured.way, measured.log_b)[:, None] * drawn))
-        for values, trend in zip((measured.trace, measured.square), trends, strict=True)
-    )
+    with np.errstate(invalid="ignore"):  # a replicate may have drawn no run that measured anything
+        trace, square = (
+            trend.at(levels, np.full(len(levels), log_b))[:, None]
+            * (kernel @ (values[:, None] * drawn))
+            / (kernel @ (trend.at(measured.way, measured.log_b)[:, None] * drawn))
+            for values, trend in zip((measured.trace, measured.square), trends, strict=True)
+        )
     mean_square = square + trace / size
     mean_square[mean_square <= 0] = np.nan
     return square / mean_square, trace / mean_square

@@ -268,6 +268,11 @@ def test_average_is_a_ratio_of_means_where_the_square_is_often_negative():
 
 def test_average_needs_runs_with_measurements():
     curves, steps = tuned(STEEP, 0.5)
+    pair = averaged(curves[:2], steps[:2], 0.5)  # some replicates hold one of them alone
+    assert not pair.determined and np.isfinite(pair.value)
+    unmeasured = replace(curves[1], **{name: np.empty(0) for name in ("at", "middle", "trace", "square", "examples")})
+    half = averaged([curves[0], unmeasured], steps[:2], 0.5)  # and some nothing that was measured
+    assert not half.determined and np.isfinite(half.value)
     few = averaged(curves[:4], steps[:4], 0.5)
     assert (few.determined, few.low, few.high) == (False, -math.inf, math.inf) and few.value > 0
     blind, _ = tuned(STEEP, 0.5, lambda run, rows: rows.assign(noise_examples=0))
