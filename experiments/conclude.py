@@ -5,7 +5,6 @@ from pathlib import Path
 from experiments.analyse import analyse, format_table
 from experiments.config import SuiteConfig
 from experiments.errors import UserError
-from experiments.figures.draw import draw
 from experiments.tables import read_tables
 
 
@@ -16,6 +15,8 @@ def conclude(suite: SuiteConfig) -> None:
     fits = analyse(suite.tables, suite.sweep.goals)
     swept = read_tables(suite.tables)
     print(format_table(fits, swept.describe("unit"), swept.frames_per_example))
+    from experiments.figures.draw import draw  # matplotlib takes half a second, which every other command would pay
+
     pictures = draw(Path(suite.results), [suite.name])
     tables = [suite.tables / name for name in ("runs.parquet", "curves.parquet", "crossings.csv", "fits.csv")]
     print("\nwritten:", *tables, *pictures, sep="\n  ")
