@@ -122,7 +122,7 @@ class Layout:
 def over_ranks(steps: Sequence[StepSums], group: dist.ProcessGroup | None, shards: bool) -> StepSums:
     """Sums of some steps over all ranks; those of the means' norms only if `shards`.
 
-    Not as an asynchronous reduction: gloo's `Work`, alive when the process group is destroyed, aborts the process.
+    Not asynchronous: gloo's thread aborts a process that ends while it lets go of a reduction (after DDP's own too).
     """
     mean = torch.cat([sums.mean_sq_norm for sums in steps])
     payload = torch.cat([_rows(sums, shards) for sums in steps])

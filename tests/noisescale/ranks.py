@@ -22,10 +22,10 @@ def _worker(rank: int, world: int, folder: str, function, arguments: tuple) -> N
         dist.destroy_process_group()
 
 
-def on_ranks(world: int, function, *arguments: Any, start_method: str = "forkserver") -> list[Any]:
-    """[function(rank, world, *arguments) for each rank], each in a process; "spawn" ends it as a script ends."""
+def on_ranks(world: int, function, *arguments: Any) -> list[Any]:
+    """[function(rank, world, *arguments) for each rank], each in a process."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         multiprocessing.set_forkserver_preload(["torch", "torch.distributed.fsdp", "noisescale"])
-        mp.start_processes(_worker, (world, folder, function, arguments), nprocs=world, start_method=start_method)
+        mp.start_processes(_worker, (world, folder, function, arguments), nprocs=world, start_method="forkserver")
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]

@@ -4,7 +4,6 @@ import contextlib
 
 import pytest
 import torch
-import torch.distributed as dist
 from ranks import on_ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -299,24 +298,6 @@ def test_ddp_is_found_wherever_it_is_and_other_ranks_are_never_overlooked():
     assert "runs on 2 ranks, but neither DDP nor fully_shard is found" in found["module"]
     assert found["outside"].startswith("beside.weight, beside.bias: outside the model's DDP")
     assert "FSDP1" in found["fsdp1"]
-
-
-def end_at_once(rank, world):
-    """As a script ends: the group is destroyed while the tracker lives, and no rank waits for the others."""
-    model = DDP(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
-    tracker = NoiseTracker(model)
-    for _ in range(30):
-        model(torch.randn(32, 64)).square().mean().backward()
-        tracker.micro_batch(32)
-        tracker.step()
-        model.zero_grad()
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-def test_ranks_end_in_peace_however_close_the_last_step_is():
-    for _ in range(3):  # a reduction still under way aborted one of them more often than not
-        on_ranks(3, end_at_once, start_method="spawn")
 
 
 def joined(rank, world):
