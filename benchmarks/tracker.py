@@ -137,8 +137,16 @@ class Loop:
         self.optimizer.zero_grad()
 
 
-def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], float], every: int = 1) -> list[float]:
-    """Ratio of CPU times turn by turn, each of as many steps as take 50 ms; `total` adds a time up over ranks."""
+def turns(
+    plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], float], every: int | None = 1
+) -> list[float]:
+    """Ratio of CPU times turn by turn, each of as many steps as take 200 ms; `total` adds a time up over ranks."""
+    if every is None:
+        chosen = NoiseTracker(measured.model)
+        attach(chosen)
+        measured.step(chosen)
+        chosen.close()
+        every = chosen.every
     kept = NoiseTracker(measured.model, every=every) if measured is not plain else None
     if kept is not None:
         attach(kept)
@@ -157,7 +165,7 @@ def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], 
             tracker.close()
         return total(spent)
 
-    steps = every * max(1, round(0.05 / seconds(plain, False, 3) * 3 / every))
+    steps = every * max(1, round(0.2 / seconds(plain, False, 3) * 3 / every))
     ratios = []
     for turn in range(TURNS + 2):
         found = {}
@@ -168,7 +176,9 @@ def turns(plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], 
     return ratios
 
 
-def accumulation(make: Callable[[], nn.Module], shape: tuple[int, ...], kind: str, every: int = 1) -> list[float]:
+def accumulation(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], kind: str, every: int | None = None
+) -> list[float]:
     """Steps of 4 micro-batches of 32, plain or under DDP with leaf hooks or the bucket hook; every n-th is measured."""
     pieces = [batch(shape, MICRO) for _ in range(PARTS)]
 
@@ -221,8 +231,8 @@ def main(asked: list[str]) -> None:
             continue
         label = f"{name}, {sum(p.numel() for p in make().parameters()) / 1e6:.1f} M"
         if "accumulation" in sections:
-            for every in (1, 4):
-                kind = f"{PARTS} × {MICRO}" + (f", each {every}th step" if every > 1 else "")
+            for every in (1, None):
+                kind = f"{PARTS} × {MICRO}, {'each step' if every else 'as it comes'}"
                 report(label, kind, accumulation(make, shape, "one process", every))
         for kind in ("DDP, leaf hooks", "DDP, bucket hook") if "ddp" in sections else ():
             with tempfile.TemporaryDirectory() as folder:

@@ -69,6 +69,19 @@ class Collector:
         """What the sum over the ranks' gradients was divided by."""
         return sharded.averaged(bare(self._model), self.ranks) if self.sharded else self.ranks
 
+    @property
+    def parts(self) -> int:
+        """Gradients of this step that are looked at one by one on this rank."""
+        return 1 if self._guard.buckets else self._part
+
+    def most(self, number: int) -> int:
+        """The largest of the ranks' numbers."""
+        if self.ranks > 1:
+            largest = torch.tensor(number, device=self.device)
+            dist.all_reduce(largest, dist.ReduceOp.MAX, self.group)
+            number = int(largest)
+        return number
+
     def start(self, on: bool) -> None:
         """Begin a step; look at its gradients only if `on`."""
         self._on = on
@@ -150,7 +163,7 @@ class Collector:
             return self._guard.problem
         if not self._row and buckets:
             self._open()
-        parts = 1 if buckets else self._part
+        parts = self.parts
         row = self._sheet.open(parts)
         for i, p in enumerate(self._parameters):
             if p.grad is not None and used[i]:

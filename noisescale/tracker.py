@@ -20,6 +20,7 @@ from noisescale.ddp import CommHook
 from noisescale.estimators import gradient_moments
 from noisescale.guard import ONE_PART
 from noisescale.ledger import Ledger
+from noisescale.pace import Pace
 from noisescale.per_example import Loss, Measured, leading, part_sq_norms, per_example_sq_norms, split
 from noisescale.precondition import PRECONDITIONED
 from noisescale.wrappers import bare
@@ -47,7 +48,8 @@ class NoiseTracker:
             tracker before the first step.
         window, decay: steps to average over, see `MomentAverage`; `window=500` where neither is given.
         groups: None, "layer", or a function from a parameter's name to a group's name: an estimate for each.
-        every: measure every n-th step only.
+        every: measure every n-th step only. None measures every step, or one in up to 8 where that would cost more than
+            about 2%: large matrices that serve few rows, as of a multilayer perceptron; chosen at the first step.
         precondition: an Adam-like or RMSProp optimizer; adds the estimate for gradients divided by (√v̂ + ε), with v
             from before the step.
         process_group: the ranks whose gradients are averaged; found from DDP or `fully_shard` where not given.
@@ -65,17 +67,17 @@ class NoiseTracker:
         window: int | None = None,
         decay: float | None = None,
         groups: Groups = None,
-        every: int = 1,
+        every: int | None = None,
         precondition: torch.optim.Optimizer | None = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        if not isinstance(every, Integral) or every < 1:
+        if every is not None and (not isinstance(every, Integral) or every < 1):
             raise ValueError(f"every must be a whole number of steps, at least 1, got {every}")
         if window is None and decay is None:
             window = 500
         self.model = model
         self.columns = Columns(model, groups)
-        self.every = every
+        self.every = every or 1
         self.skipped: Counter[str] = Counter()
         self._collector = Collector(model, self.columns, precondition, process_group)
         averages = {"": MomentAverage(window, decay)}
@@ -83,6 +85,7 @@ class NoiseTracker:
             averages[PRECONDITIONED] = MomentAverage(window, decay)
         self._averages = averages
         self._ledger = Ledger(self._collector, self.columns, averages)
+        self._pace = Pace(model, self.columns.parameters.values()) if every is None else None
         self._steps = 0
         self._largest = 0  # batch that `backward` and `probe` were given
 
@@ -140,6 +143,7 @@ class NoiseTracker:
                 sharded model; `precondition`.
         """
         self._collector.use_example_hooks()
+        self._stop_pacing()
 
     def step(self, scaler: torch.amp.GradScaler | None = None, unscaled: bool = False) -> None:
         """Close the step: call it after the last backward pass, before unscaling, clipping and `optimizer.step()`.
@@ -152,6 +156,9 @@ class NoiseTracker:
             ValueError: a backward pass without its `micro_batch`, gradients changed since the last one, weights given
                 for some parts only, or a layer put in after the tracker was made.
         """
+        if self._pace is not None:
+            self.every = self._collector.most(self._pace.every(self._collector.parts))
+            self._stop_pacing()
         if self._due():
             found = self._collector.norms(scaler, unscaled)
             if isinstance(found, str):
@@ -264,6 +271,7 @@ class NoiseTracker:
         return {
             "averages": {name: average.state_dict() for name, average in self._averages.items()},
             "columns": self.columns.names,
+            "every": self.every,
             "skipped": dict(self.skipped),
             "steps": self._steps,
         }
@@ -278,7 +286,7 @@ class NoiseTracker:
         Raises:
             ValueError: no such state, or one of a tracker with others.
         """
-        missing = {"averages", "columns", "skipped", "steps"} - set(state)
+        missing = {"averages", "columns", "every", "skipped", "steps"} - set(state)
         if missing:
             raise ValueError(f"no state of a NoiseTracker: {', '.join(sorted(missing))} missing")
         if state["columns"] != self.columns.names:
@@ -290,6 +298,9 @@ class NoiseTracker:
         for name, average in self._averages.items():
             average.load_state_dict(state["averages"][name])
         self._ledger.clear()
+        if self._pace is not None and state["steps"]:
+            self.every = state["every"]
+            self._stop_pacing()
         self._steps = state["steps"]
         self.skipped = Counter(state["skipped"])
         self._collector.start(self._due())
@@ -297,6 +308,12 @@ class NoiseTracker:
     def close(self) -> None:
         """Take the hooks off the model."""
         self._collector.close()
+        self._stop_pacing()
+
+    def _stop_pacing(self) -> None:
+        if self._pace is not None:
+            self._pace.close()
+            self._pace = None
 
     def _due(self) -> bool:
         return self._steps % self.every == 0

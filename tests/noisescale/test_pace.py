@@ -1,0 +1,117 @@
+"""How often a tracker measures where nobody says."""
+
+import pytest
+import torch
+from ranks import on_ranks
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from noisescale import NoiseTracker
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(700, 800), nn.ReLU(), nn.Linear(800, 10))
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 144, 64)
+    )
+
+
+class Words(nn.Module):
+    def __init__(self, vocabulary):
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(vocabulary, 128), nn.LSTM(128, 128, batch_first=True)
+        self.head = nn.Linear(128, 16)
+
+    def forward(self, tokens):
+        return self.head(self.lstm(self.embed(tokens))[0])
+
+
+def train(tracker, inputs, steps=1, parts=4):
+    for _ in range(steps):
+        for piece in inputs.chunk(parts):
+            tracker.model(piece).square().mean().div(parts).backward()
+            tracker.micro_batch(len(piece))
+        tracker.step()
+        tracker.model.zero_grad()
+    return tracker
+
+
+def cadence(model, inputs, parts=4):
+    return train(NoiseTracker(model), inputs, parts=parts).every
+
+
+def test_a_weight_that_serves_few_rows_is_read_in_few_steps():
+    # 3.3 · (4 + 1) / (4 · 32) / .02 = 6.4
+    assert cadence(mlp(), torch.randn(128, 700)) == 6
+    assert cadence(mlp(), torch.randn(1024, 700)) == 1
+    assert cadence(mlp(), torch.randn(8, 700)) == 8
+    # 3.3 · (2 + 1) / (2 · 64) / .02 = 3.9
+    assert cadence(mlp(), torch.randn(128, 700), parts=2) == 4
+
+
+def test_positions_count_and_ids_do_not():
+    assert cadence(cnn(), torch.randn(128, 3, 28, 28)) == 1
+    # 4,000 · 128 in the embedding, 134,160 in products: 3.3 · 5 · 646,160 / (640 · 134,160) / .02 = 6.2
+    assert cadence(Words(4000), torch.randint(100, (32, 20))) == 6
+    assert cadence(Words(100_000), torch.randint(100, (32, 20))) == 8
+
+
+def test_small_models_are_measured_at_every_step():
+    assert cadence(nn.Linear(100, 100), torch.randn(8, 100)) == 1
+
+
+def test_what_is_asked_for_is_done():
+    tracker = train(NoiseTracker(mlp(), every=2), torch.randn(128, 700), steps=7)
+    assert (tracker.every, tracker.estimate().steps) == (2, 4)
+
+
+def test_what_runs_beside_training_does_not_count():
+    model, inputs = mlp(), torch.randn(128, 700)
+    tracker = NoiseTracker(model)
+    with torch.no_grad():
+        model(torch.randn(5000, 700))
+    assert train(tracker, inputs).every == 6
+
+
+def test_only_the_first_step_is_counted_and_nothing_stays_on_the_model():
+    model = mlp()
+    tracker = train(NoiseTracker(model), torch.randn(128, 700), steps=15)
+    assert (tracker.every, tracker.estimate().steps) == (6, 3)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_run_that_goes_on_keeps_its_pace():
+    inputs = torch.randn(128, 700)
+    whole = train(NoiseTracker(mlp()), inputs, steps=16)
+    state = train(NoiseTracker(mlp()), inputs, steps=5).state_dict()
+    other = NoiseTracker(mlp())
+    other.load_state_dict(state)
+    assert train(other, inputs, steps=11).estimate().steps == whole.estimate().steps == 3
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_compiled_models(before):
+    """Forward hooks would be compiled in, and taking them off would compile again."""
+    model = mlp()
+    compiled = torch.compile(model, backend="aot_eager")
+    tracker = NoiseTracker(compiled if before else model)
+    tracker.model = compiled
+    assert train(tracker, torch.randn(128, 700), steps=2).every == 1
+    assert tracker.estimate().steps == 2
+
+
+def uneven(rank, world):
+    found = []
+    for wrap in (DDP, fully_shard):
+        tracker = NoiseTracker(wrap(mlp()))
+        train(tracker, torch.randn(128 if rank else 1024, 700), steps=15)
+        found += [tracker.every, tracker.estimate().steps]
+    return found
+
+
+def test_ranks_agree():
+    assert on_ranks(2, uneven) == [[6, 3, 6, 3]] * 2
