@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from pydantic import Field
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from experiments.config import Count, Positive, RunConfig, SuiteConfig, frozen
 from experiments.entry import start
@@ -84,7 +84,7 @@ def largest_within(batch_sizes: ArrayLike, excess: ArrayLike, tolerance: float, 
     if degrees == 0:
         return Estimate(_passes(log_b, mean, tolerance), 0.0, math.inf)
     spread = math.sqrt(float(stable.var(0, ddof=1).mean()) / seeds)
-    margin = float(t.ppf((1 + confidence) / 2, degrees)) * spread * (np.arange(len(mean)) > 0)
+    margin = float(stdtrit(degrees, (1 + confidence) / 2)) * spread * (np.arange(len(mean)) > 0)
     low, high = (_passes(log_b, mean + sign * margin, tolerance) for sign in (1, -1))
     return Estimate(_passes(log_b, mean, tolerance), low, high)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from experiments.config import RECORD_VERSION, SuiteConfig, load
 from experiments.entry import told
 from experiments.record import clear_asides, exclusive, read_parquet, records_in, write_parquet
-from experiments.tables import ONE_SWEEP, check_can_grow, differs, experiment, read_collected
+from experiments.tables import OF_A_RUN, ONE_SWEEP, check_can_grow, differs, experiment, read_collected
 from experiments.tasks import TASKS
 
 NOT_SCIENCE = (
@@ -45,6 +45,7 @@ def _collect(suite: SuiteConfig) -> int:
         check_can_grow(tables / "runs.parquet", old, asdict(suite.run))
     known = set(old["run_id"]) if len(old) else set()
     alike = old.iloc[0].to_dict() if len(old) else None
+    accepted: dict[str, Any] | None = None
     rows: list[dict[str, Any]] = []
     curves: list[pa.Table] = []
     details: dict[str, list[pd.DataFrame]] = {"curves": [], "groups": []}
@@ -58,11 +59,14 @@ def _collect(suite: SuiteConfig) -> int:
             continue
         made, summary, curve, groups = found
         row = _row(record.run_id, suite.preset, made, summary)
-        difference = _difference(row, alike or row) or differs(experiment(made), wanted)
+        difference = _difference(row, alike or row)
+        shared = {key: value for key, value in made.items() if key not in OF_A_RUN}
+        if shared != accepted:  # as it is for all but the first
+            difference = difference or differs(experiment(made), wanted)
         if difference:
             left_out[f"of another experiment: {difference}"].append(record.run_id)
             continue
-        alike = alike or row
+        alike, accepted = alike or row, shared
         rows.append(row)
         curves.append(curve.append_column("run_id", pa.repeat(pa.scalar(record.run_id), len(curve))))
         details["groups"] += [] if groups is None else [groups.to_pandas().assign(run_id=record.run_id)]

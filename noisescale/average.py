@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import stdtrit
 from torch import Tensor
 
 from noisescale.longrun import Array, long_run_covariance
@@ -152,7 +152,7 @@ def _fieller(mean: Array, cov: Array, freedom: float, rows: float, confidence: f
     if freedom <= 0:
         remark = f"{rows:.0f} rows are too few for an interval"
     else:
-        t2 = float(stats.t.ppf((1 + confidence) / 2, freedom)) ** 2
+        t2 = float(stdtrit(freedom, (1 + confidence) / 2)) ** 2
         a = float(bottom**2 - t2 * cov[1, 1])
         b = float(top * bottom - t2 * cov[0, 1])
         c = float(top**2 - t2 * cov[0, 0])

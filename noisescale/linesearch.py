@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import optimize, special, stats
+from scipy import optimize, special
 from torch import Tensor, nn
 
 from noisescale.undisturbed import undisturbed
@@ -167,7 +167,7 @@ def fit_line_searches(batch_sizes: ArrayLike, decreases: ArrayLike, confidence: 
     near = int(np.argmin([chi2(x) for x in grid]))
     bounds = grid[max(near - 1, 0)], grid[min(near + 1, len(grid) - 1)]
     best = optimize.minimize_scalar(chi2, bounds=bounds, method="bounded", options={"xatol": 1e-10})
-    limit = float(best.fun) + float(stats.t.ppf((1 + confidence) / 2, n * (repetitions - 1))) ** 2
+    limit = float(best.fun) + float(special.stdtrit(n * (repetitions - 1), (1 + confidence) / 2)) ** 2
     low = optimize.brentq(lambda x: chi2(x) - limit, ends[0], best.x) if chi2(ends[0]) > limit else -np.inf
     high = optimize.brentq(lambda x: chi2(x) - limit, best.x, ends[1]) if chi2(ends[1]) > limit else np.inf
     residual = y + np.log1p(np.exp(best.x) / sizes)

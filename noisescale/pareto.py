@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import f as f_distribution
+from scipy.special import fdtri
 
 from noisescale.front import Floats, Points, intercept_range, maximum, profile, scan
 from noisescale.runs import checked, gather
@@ -131,7 +131,7 @@ def fit_pareto(
     best, deviance = (float(x) for x in maximum(points))
     bottom, top = scan(points)[[0, -1]]
     theta = min(max(best, bottom), top)
-    limit = deviance + n * np.log1p(f_distribution.ppf(confidence, 1, n - 2) / (n - 2))
+    limit = deviance + n * np.log1p(fdtri(1, n - 2, confidence) / (n - 2))
     low, high = _interval(points, theta, limit)
     a = profile(points, np.array([theta]))[1][0]
     s_min, e_min = _ends(points, theta, a, low, high, limit)

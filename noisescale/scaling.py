@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 from noisescale.pareto import Estimate
 
@@ -81,14 +81,14 @@ def fit_scaling(
     x, y = -np.log(losses), np.log(values)
     if np.ptp(x) == 0:
         raise ValueError(f"all goals have the same loss {losses[0]:g}; the exponent needs different ones")
-    sigma = np.log(highs / lows) / (2 * norm.ppf((1 + confidence) / 2))
+    sigma = np.log(highs / lows) / (2 * ndtri((1 + confidence) / 2))
     design = np.stack([np.ones_like(x), x], 1) / sigma[:, None]
     covariance = np.linalg.inv(design.T @ design)
     best = covariance @ design.T @ (y / sigma)
     residuals = y - best[0] - best[1] * x
     degrees = x.size - 2
     covariance = covariance * max(1.0, float(np.sum((residuals / sigma) ** 2)) / degrees)
-    reach = t.ppf((1 + confidence) / 2, degrees) * np.sqrt(np.diag(covariance))
+    reach = stdtrit(degrees, (1 + confidence) / 2) * np.sqrt(np.diag(covariance))
     return ScalingFit(
         b_star=Estimate(*(float(np.exp(best[0] + sign * reach[0])) for sign in (0, -1, 1))),
         exponent=Estimate(*(float(best[1] + sign * reach[1]) for sign in (0, -1, 1))),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
+from scipy.special import stdtrit
 
 from experiments.figures.style import COLOURS, PAGE, log_axis, mark, nothing_yet, shades, whiskers
 from experiments.figures.sweeps import draw_learning_rates
@@ -119,7 +119,7 @@ def _table(results: Path, name: str) -> tuple[str, pd.DataFrame | None]:
 
 def _reach(rows: pd.DataFrame) -> np.ndarray:
     """Half a 95% interval of each mean."""
-    return rows["sem"].to_numpy(float) * stats.t.ppf(0.975, rows["count"].to_numpy(float) - 1)
+    return rows["sem"].to_numpy(float) * stdtrit(rows["count"].to_numpy(float) - 1, 0.975)
 
 
 def _unit(sweep: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from experiments.sections.markdown import table
 from experiments.verdict import ratio
@@ -148,7 +148,7 @@ def _over_fixed(found: pd.DataFrame, runs: pd.DataFrame, fits: pd.DataFrame) -> 
     logs = np.log(chosen["examples"] / fixed).groupby([chosen["r"], chosen["seed"]]).mean()
     if len(logs) < 2:
         return ""
-    middle, reach = logs.mean(), logs.sem() * stats.t.ppf(0.975, len(logs) - 1)
+    middle, reach = logs.mean(), logs.sem() * stdtrit(len(logs) - 1, 0.975)
     found_ratio = Estimate(*(float(np.exp(middle + sign * reach)) for sign in (0, -1, 1)))
     answer = "fewer" if found_ratio.high < 1 else "more" if found_ratio.low > 1 else "can't tell"
     return (
