@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from noisescale import sharded
+from noisescale.average import BLOCK
 from noisescale.columns import Columns
 from noisescale.ddp import CommHook, mean_over_ranks, measured
 from noisescale.ghost import GhostNorms
@@ -53,7 +54,8 @@ class Collector:
         self._sheet = self._new_sheet()
         self._ghost: GhostNorms | None = None
         self._hooked = [False] * len(self._parameters)
-        self._closed = self._complete = False
+        self._closed = False
+        self._measured = 0  # steps
         self._handles: list[Any] = []
         self.start(True)
         if self.sharded:
@@ -152,7 +154,9 @@ class Collector:
                 "gradients changed between the last micro_batch() and step(): call step() before clipping, zero_grad() "
                 "and scaler.unscale_(), or step(scaler, unscaled=True) after unscale_()"
             )
-        self._check_complete()
+        if self._measured % BLOCK == 0:
+            self._check_complete()
+        self._measured += 1
         buckets = self._guard.buckets
         used = self._guard.used(versions, self._hooked)
         if not any(used):
@@ -186,15 +190,11 @@ class Collector:
         return norms, layout
 
     def _check_complete(self) -> None:
-        """Once: a layer that was put in after the tracker was made would be missing from the numbers."""
-        if not self._complete:
-            known = {id(p) for p in self._parameters}
-            new = [n for n, p in self._model.named_parameters() if p.grad is not None and id(p) not in known]
-            if new:
-                raise ValueError(
-                    f"{', '.join(new)}: new since the tracker was made; make it once the model is complete"
-                )
-            self._complete = True
+        """A layer that was put in after the tracker was made would be missing from the numbers."""
+        known = {id(p) for p in self._parameters}
+        new = [n for n, p in self._model.named_parameters() if p.grad is not None and id(p) not in known]
+        if new:
+            raise ValueError(f"{', '.join(new)}: new since the tracker was made; make it once the model is complete")
 
     def nothing(self) -> StepSums:
         """What a rank without norms sends: NaN, so that all ranks drop the step."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from noisescale.precondition import PRECONDITIONED
 from noisescale.wrappers import bare
@@ -31,6 +32,11 @@ class Columns:
         self.canonical = {n: canonical[id(p)] for n, p in model.named_parameters(remove_duplicate=False)}
         if not self.parameters:
             raise ValueError("the model has no parameters to measure")
+        lazy = [name for name, p in self.parameters.items() if is_lazy(p)]
+        if lazy:
+            raise ValueError(
+                f"{', '.join(lazy)}: no shape yet (a lazy module); run the model once, then make the tracker"
+            )
         group_of = _group_of(groups)
         owners = [group_of(name) for name in self.parameters]
         wrong = [owner for owner in owners if not isinstance(owner, str | None)]

@@ -53,7 +53,7 @@ class GhostNorms:
                     unknown.append(f"{prefix} ({kind} with {reason})")
             elif isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
                 unknown.append(f"{prefix} ({kind} with scale_grad_by_freq, which couples examples)")
-            elif type(module) not in RULES:
+            elif type(module) not in RULES or set(owned) - {"weight", "bias"}:
                 unknown.append(f"{prefix or 'the model itself'} ({kind}: {', '.join(owned)})")
             self._layers[module] = prefix or kind
             self._names[module] = {n: canonical[f"{prefix}.{n}".lstrip(".")] for n in owned}
@@ -76,7 +76,7 @@ class GhostNorms:
         self._tried, self._doubt = 0, ""  # the batch that the model was tried out with, and what was wrong
         self._shared: set[nn.Module] = set()
         self._seen: dict[str, Tensor] = {}
-        self.handles = [model.register_forward_pre_hook(self._start, with_kwargs=True)]
+        self.handles = [model.register_forward_pre_hook(self._start, with_kwargs=True, prepend=True)]
         for module in self._names:
             see = self._see_lstm if isinstance(module, nn.LSTM) else self._see
             self.handles.append(module.register_forward_hook(see, with_kwargs=True))

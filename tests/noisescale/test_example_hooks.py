@@ -243,6 +243,26 @@ def test_trying_the_model_out_leaves_the_first_step_as_it_is(name):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.parametrize("inside", [nn.Sequential, lambda layer: layer])
+def test_weights_made_from_others_before_each_pass_are_refused(inside):
+    model = inside(nn.utils.spectral_norm(nn.Linear(4, 4)))
+    with pytest.raises(ValueError, match=r"\(Linear: bias, weight_orig\)"):
+        NoiseTracker(model).use_example_hooks()
+
+
+def test_hooks_of_the_model_itself_run_once_and_after_it_was_tried_out():
+    """One that makes a weight, without gradients where the model is tried out."""
+    model = nn.Linear(4, 4)
+    scale = nn.Parameter(torch.ones(()))
+    made = []
+    model.register_forward_pre_hook(lambda module, args: made.append(torch.is_grad_enabled()) or (args[0] * scale,))
+    tracker, batch = hooked(model), torch.randn(8, 4)
+    model(batch).square().mean().backward()
+    tracker.micro_batch(8)
+    tracker.step()
+    assert made == [False, True] and scale.grad is not None
+
+
 def test_an_embedding_that_counts_ids_over_the_batch_is_refused():
     model = nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True), nn.Linear(4, 1))
     with pytest.raises(ValueError, match=r"0 \(Embedding with scale_grad_by_freq"):

@@ -361,12 +361,16 @@ def test_resume_gives_the_same_bits():
         NoiseTracker(model, decay=0.9).load_state_dict(straight.state_dict())
 
 
-def test_a_layer_put_in_after_the_tracker_was_made_is_named():
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_layer_put_in_after_the_tracker_was_made_is_named(after):
     model, batch = build("mlp"), data("mlp")
     tracker = NoiseTracker(model)
-    model[3] = nn.Linear(8, 3).double()
     with pytest.raises(ValueError, match=r"3\.weight, 3\.bias: new since the tracker was made"):
-        accumulate(model, tracker, batch, [6, 6])
+        for step in range(after + 65):
+            if step == after:
+                model[3] = nn.Linear(8, 3).double()
+            accumulate(model, tracker, batch, [6, 6])
+            model.zero_grad()
 
 
 def test_close_takes_every_hook_off():
@@ -600,3 +604,11 @@ def test_measuring_beside_a_step_leaves_its_tracker_alone(examples):
         tracker.step()
     assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH if examples else [6, 6]))
     assert not tracker.skipped
+
+
+def test_a_lazy_module_has_to_run_first():
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match=r"0.weight, 0.bias: no shape yet \(a lazy module\); run the model once"):
+        NoiseTracker(model)
+    model(torch.randn(2, 4))
+    NoiseTracker(model)
