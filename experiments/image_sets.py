@@ -6,6 +6,7 @@ First from NOISESCALE_DATA, else from the official download (torchvision, the Hu
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,7 +82,7 @@ def _svhn_file(split: str) -> Path:
     root = cache_folder() / "downloads"
     try:
         SVHN(str(root), split=split, download=True)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, HTTPException) as error:
         raise missing(f"SVHN ({split})", f"svhn/{name}", str(error)) from None
     return root / name
 
@@ -97,7 +98,7 @@ def cifar10() -> ImageSet:
     root = cache_folder() / "downloads"
     try:
         official = CIFAR10(str(root), train=True, download=True)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, HTTPException) as error:
         raise missing("CIFAR-10", "cifar10/train.parquet", str(error)) from None
     return cached("cifar10", "official", lambda: [(official.data.transpose(0, 3, 1, 2), np.array(official.targets))])
 

@@ -1,17 +1,16 @@
 """CIFAR-10 and a ResNet-32 (Fig. 14)."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from experiments.image_sets import cifar10
 from experiments.tasks.augmented import AugmentedTask, Network
-from experiments.tasks.resnet import Norm, in_words
+from experiments.tasks.resnet import Count, Norm, Stages, in_words
 
 MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.244, 0.262)
-Count = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -20,7 +19,7 @@ class CifarConfig:
 
     name: Literal["cifar10"]
     width: Count = 16
-    blocks: tuple[Count, ...] = (5, 5, 5)
+    blocks: Stages = (5, 5, 5)
     stem: Literal[1, 2] = 1
     norm: Norm = "batch"
     ghost_batch: Count = 32

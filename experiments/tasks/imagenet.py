@@ -8,10 +8,9 @@ from pydantic.dataclasses import dataclass
 
 from experiments.image_sets import ImagenetSource, imagenet
 from experiments.tasks.augmented import AugmentedTask, Network
-from experiments.tasks.resnet import Norm, in_words
+from experiments.tasks.resnet import Count, Norm, Stages, in_words
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-Count = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -28,7 +27,7 @@ class ImagenetConfig:
     resolution: Count = 224
     pad: Annotated[int, Field(ge=0)] = 28
     width: Count = 64
-    blocks: tuple[Count, ...] = (3, 4, 6, 3)
+    blocks: Stages = (3, 4, 6, 3)
     bottleneck: bool = True
     stem: Literal[1, 2, 4] = 4
     norm: Norm = "batch"

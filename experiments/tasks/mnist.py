@@ -3,6 +3,7 @@
 import os
 import tempfile
 from functools import cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -104,7 +105,7 @@ def _mnist() -> ImageSet:
         if not given and not (root / "MNIST").is_dir():
             _download(root)
         data = MNIST(root, train=True)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, HTTPException) as error:
         tried = (
             f"no MNIST/raw under NOISESCALE_DATA={given}" if given else f"MNIST is not in {root} and did not download"
         )

@@ -1,15 +1,18 @@
 """Residual networks of any width and depth, with batch normalisation over ghost batches or group normalisation."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from experiments.image_data import channels_last
 
 Norm = Literal["batch", "group"]
+Count = Annotated[int, Field(gt=0)]
+Stages = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
 class GhostBatchNorm(nn.BatchNorm2d):

@@ -22,7 +22,7 @@ def test_yaml_is_resnet_32_and_the_defaults():
     assert (config.width, config.blocks, config.stem, config.norm) == (16, (5, 5, 5), 1, "batch")
 
 
-@pytest.mark.parametrize("bad", [{"norm": "layer"}, {"stem": 4}, {"blocks": (0,)}, {"ghost_batch": 0}])
+@pytest.mark.parametrize("bad", [{"norm": "layer"}, {"stem": 4}, {"blocks": (0,)}, {"blocks": ()}, {"ghost_batch": 0}])
 def test_config_refuses(bad):
     with pytest.raises(ValidationError):
         CifarConfig(name="cifar10", **bad)

@@ -1,5 +1,6 @@
 import os
 import sys
+from http.client import IncompleteRead
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,12 @@ def test_without_replacement_a_batch_holds_distinct_images(planted):
         task(replacement=False).batch(201, torch.Generator())
 
 
-def test_without_data_or_network_the_error_names_both_ways_out(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Error downloading train-images-idx3-ubyte.gz: unreachable"), IncompleteRead(b"cut off")]
+)
+def test_without_data_or_network_the_error_names_both_ways_out(error, monkeypatch, tmp_path):
     def offline(self):
-        raise RuntimeError("Error downloading train-images-idx3-ubyte.gz: unreachable")
+        raise error
 
     monkeypatch.setattr(MNIST, "download", offline)
     monkeypatch.setenv("NOISESCALE_CACHE", str(tmp_path / "cache"))
