@@ -145,6 +145,7 @@ def turns(
         chosen = NoiseTracker(measured.model)
         attach(chosen)
         measured.step(chosen)
+        measured.step(chosen)
         chosen.close()
         every = chosen.every
     kept = NoiseTracker(measured.model, every=every) if measured is not plain else None

@@ -23,7 +23,11 @@ RAREST = 8  # reading is at most a seventh of a step: gradient, accumulation and
 
 
 class Pace:
-    """Counts the first step's use of each parameter in forward hooks. Nothing is counted inside `torch.compile`."""
+    """Counts a step's use of each parameter in forward hooks, from when it is made to `close`.
+
+    Make it after a step: `torch.compile`, copies and checkpoints of the model at the start then see no hooks. What was
+    compiled until then doesn't see them later either, and isn't counted.
+    """
 
     def __init__(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
         self._measured = {id(p): p.numel() for p in parameters if p.requires_grad}

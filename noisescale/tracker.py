@@ -49,7 +49,7 @@ class NoiseTracker:
         window, decay: steps to average over, see `MomentAverage`; `window=500` where neither is given.
         groups: None, "layer", or a function from a parameter's name to a group's name: an estimate for each.
         every: measure every n-th step only. None measures every step, or one in up to 8 where that would cost more than
-            about 2%: large matrices that serve few rows, as of a multilayer perceptron; chosen at the first step.
+            about 2%: large matrices that serve few rows, as of a multilayer perceptron; chosen after the second step.
         precondition: an Adam-like or RMSProp optimizer; adds the estimate for gradients divided by (√v̂ + ε), with v
             from before the step.
         process_group: the ranks whose gradients are averaged; found from DDP or `fully_shard` where not given.
@@ -85,7 +85,8 @@ class NoiseTracker:
             averages[PRECONDITIONED] = MomentAverage(window, decay)
         self._averages = averages
         self._ledger = Ledger(self._collector, self.columns, averages)
-        self._pace = Pace(model, self.columns.parameters.values()) if every is None else None
+        self._chosen = every is not None
+        self._pace: Pace | None = None
         self._steps = 0
         self._largest = 0  # batch that `backward` and `probe` were given
 
@@ -156,14 +157,16 @@ class NoiseTracker:
             ValueError: a backward pass without its `micro_batch`, gradients changed since the last one, weights given
                 for some parts only, or a layer put in after the tracker was made.
         """
-        if self._pace is not None:
-            self.every = self._collector.most(self._pace.every(self._collector.parts))
-            self._stop_pacing()
         if self._due():
             found = self._collector.norms(scaler, unscaled)
             if isinstance(found, str):
                 self.skipped[found] += 1
             self._ledger.add(None if isinstance(found, str) else found, together=self._steps >= BLOCK * self.every)
+        if self._pace is not None:
+            self.every = self._collector.most(self._pace.every(self._collector.parts))
+            self._stop_pacing()
+        elif not self._chosen:
+            self._pace = Pace(self.model, self.columns.parameters.values())
         self._next()
 
     def backward(self, loss: Loss, batch: Any, parts: int = 2, scaler: torch.amp.GradScaler | None = None) -> Tensor:
@@ -298,7 +301,7 @@ class NoiseTracker:
         for name, average in self._averages.items():
             average.load_state_dict(state["averages"][name])
         self._ledger.clear()
-        if self._pace is not None and state["steps"]:
+        if not self._chosen and state["steps"] > 1:
             self.every = state["every"]
             self._stop_pacing()
         self._steps = state["steps"]
@@ -311,6 +314,7 @@ class NoiseTracker:
         self._stop_pacing()
 
     def _stop_pacing(self) -> None:
+        self._chosen = True
         if self._pace is not None:
             self._pace.close()
             self._pace = None
