@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from noisescale.undisturbed import beside
 
@@ -33,8 +34,11 @@ class Pace:
         self._measured = {id(p): p.numel() for p in parameters if p.requires_grad}
         self._uses: Counter[int] = Counter()
         modules = [] if any(hasattr(m, "_orig_mod") for m in model.modules()) else model.modules()
-        owned = [(m, [id(p) for p in m.parameters(recurse=False) if id(p) in self._measured]) for m in modules]
-        self._handles = [m.register_forward_hook(partial(self._count, keys)) for m, keys in owned if keys]
+        self._handles = []
+        for module in modules:
+            keys = [id(p) for p in module.parameters(recurse=False) if id(p) in self._measured]
+            if keys and not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                self._handles.append(module.register_forward_hook(partial(self._count, keys)))
 
     def every(self, parts: int) -> int:
         """Steps from one measurement of `parts` gradients to the next that cost about 2% of training."""
@@ -51,19 +55,20 @@ class Pace:
     def _count(self, keys: list[int], module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if torch.compiler.is_compiling() or beside() or not torch.is_grad_enabled():
             return
-        rows = min((_rows(module, x) for x in (_first(inputs), _first(output)) if x is not None), default=0)
-        self._uses.update(dict.fromkeys(keys, rows))
+        rows = [_rows(module, x) for x in (_first(inputs), _first(output)) if x is not None]
+        if rows:
+            self._uses.update(dict.fromkeys(keys, min(rows)))
 
 
 def _first(value: Any) -> Tensor | None:
     while isinstance(value, tuple | list) and value:
         value = value[0]
-    return value if isinstance(value, Tensor) and value.dim() else None
+    return value if isinstance(value, Tensor) and value.dim() and not value.is_nested else None
 
 
 def _rows(module: nn.Module, x: Tensor) -> int:
     """Positions that a weight is multiplied with; none where the input are ids."""
     if not (x.is_floating_point() or x.is_complex()):
         return 0
-    channel = -1 - len(getattr(module, "kernel_size", ()))
-    return x.numel() // max(x.shape[channel], 1)
+    spatial = len(module.kernel_size) if isinstance(module, _ConvNd) else 0
+    return x.numel() // max(x.shape[-1 - spatial if x.dim() > spatial else -1], 1)

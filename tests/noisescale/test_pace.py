@@ -62,6 +62,58 @@ def test_positions_count_and_ids_do_not():
     assert cadence(Words(100_000), torch.randint(100, (32, 20))) == 8
 
 
+class Layer(nn.Module):
+    """A matrix in a module that isn't one of PyTorch's."""
+
+    def __init__(self, kernel_size=None, keyed=False):
+        super().__init__()
+        self.weight, self.kernel_size, self.keyed = nn.Parameter(torch.randn(700, 800) / 30), kernel_size, keyed
+
+    def forward(self, x):
+        return {"logits": x["x"] @ self.weight} if self.keyed else x @ self.weight
+
+
+class Flattened(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x).flatten(1)
+
+
+@pytest.mark.parametrize("kernel_size", [3, None, (3, 3)])
+def test_a_kernel_size_means_what_it_does_in_pytorchs_convolutions_only(kernel_size):
+    assert cadence(Layer(kernel_size), torch.randn(128, 700)) == 6
+
+
+def test_a_convolution_whose_output_is_flat():
+    # 600,000 numbers that each meet 128 positions or more
+    assert cadence(Flattened(600, 1000, 1), torch.randn(128, 600, 1, 1)) == 6
+
+
+def test_where_rows_cant_be_seen_the_weight_does_not_count():
+    class Keyed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = Layer(keyed=True), nn.Linear(800, 800)
+
+        def forward(self, x):
+            return self.head(self.body({"x": x})["logits"])
+
+    assert cadence(Keyed(), torch.randn(1024, 700)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors():
+    layer = nn.Linear(700, 800)
+    tracker = NoiseTracker(layer)
+    for _ in range(2):
+        for _ in range(2):
+            ragged = torch.nested.nested_tensor([torch.randn(5, 700), torch.randn(3, 700)])
+            layer(ragged).to_padded_tensor(0).square().mean().backward()
+            tracker.micro_batch(2)
+        tracker.step()
+        layer.zero_grad()
+    assert tracker.every == 1
+
+
 def test_small_models_are_measured_at_every_step():
     assert cadence(nn.Linear(100, 100), torch.randn(8, 100)) == 1
 
@@ -115,6 +167,11 @@ def test_compiled_models_are_measured_at_every_step_and_compiled_once(how):
         tracker.model = compiled
     assert train(tracker, torch.randn(128, 700), steps=4).every == 1
     assert (tracker.estimate().steps, len(graphs)) == (4, 1)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_scripted_models_take_no_hooks():
+    assert cadence(torch.jit.script(mlp()), torch.randn(128, 700)) == 1
 
 
 def test_before_training_the_model_has_no_hooks():
