@@ -33,9 +33,8 @@ class Pace:
     def __init__(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
         self._measured = {id(p): p.numel() for p in parameters if p.requires_grad}
         self._uses: Counter[int] = Counter()
-        modules = [] if any(hasattr(m, "_orig_mod") for m in model.modules()) else model.modules()
         self._handles = []
-        for module in modules:
+        for module in [] if any(map(_compiled, model.modules())) else model.modules():
             keys = [id(p) for p in module.parameters(recurse=False) if id(p) in self._measured]
             if keys and not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
                 self._handles.append(module.register_forward_hook(partial(self._count, keys)))
@@ -58,6 +57,10 @@ class Pace:
         rows = [_rows(module, x) for x in (_first(inputs), _first(output)) if x is not None]
         if rows:
             self._uses.update(dict.fromkeys(keys, min(rows)))
+
+
+def _compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _first(value: Any) -> Tensor | None:

@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_keeps_its_pace():
     assert train(other, inputs, steps=11).estimate().steps == whole.estimate().steps == 4
 
 
-@pytest.mark.parametrize("how", ["before", "after", "in place"])
+@pytest.mark.parametrize("how", ["before", "after", "in place", "one layer"])
 def test_compiled_models_are_measured_at_every_step_and_compiled_once(how):
     """Forward hooks would be compiled in, and taking them off would compile again."""
     graphs = []
@@ -158,8 +158,8 @@ def test_compiled_models_are_measured_at_every_step_and_compiled_once(how):
         return graph.forward
 
     model = mlp()
-    if how == "in place":
-        model.compile(backend=backend)
+    if how in ("in place", "one layer"):
+        (model if how == "in place" else model[0]).compile(backend=backend)
         tracker = NoiseTracker(model)
     else:
         compiled = torch.compile(model, backend=backend)
