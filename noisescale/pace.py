@@ -7,7 +7,7 @@ serves many positions (convolutions, transformers), and a tenth of a multilayer 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -30,19 +30,20 @@ class Pace:
     compiled until then doesn't see them later either, and isn't counted.
     """
 
-    def __init__(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
-        self._measured = {id(p): p.numel() for p in parameters if p.requires_grad}
+    def __init__(self, model: nn.Module, parameters: Collection[nn.Parameter]) -> None:
+        self._numbers = {id(p): p.numel() for p in parameters}
+        self._read = {id(p) for p in parameters if p.requires_grad}
         self._uses: Counter[int] = Counter()
         self._handles = []
         for module in [] if any(map(_compiled, model.modules())) else model.modules():
-            keys = [id(p) for p in module.parameters(recurse=False) if id(p) in self._measured]
+            keys = [id(p) for p in module.parameters(recurse=False) if id(p) in self._numbers]
             if keys and not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
                 self._handles.append(module.register_forward_hook(partial(self._count, keys)))
 
     def every(self, parts: int) -> int:
         """Steps from one measurement of `parts` gradients to the next that cost about 2% of training."""
-        numbers = sum(self._measured[key] for key in self._uses)
-        products = sum(self._measured[key] * rows for key, rows in self._uses.items())
+        numbers = sum(self._numbers[key] for key in self._uses if key in self._read)
+        products = sum(self._numbers[key] * rows for key, rows in self._uses.items())
         if numbers < CACHED or products == 0:
             return 1
         return min(max(1, round(READ * (parts + 1) * numbers / products / SHARE)), RAREST)

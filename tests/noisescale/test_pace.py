@@ -114,6 +114,11 @@ def test_nested_tensors():
     assert tracker.every == 1
 
 
+def test_what_is_frozen_takes_time_too():
+    body = cnn().requires_grad_(False)
+    assert cadence(nn.Sequential(body, nn.Linear(64, 10_000)), torch.randn(128, 3, 28, 28)) == 1
+
+
 def test_small_models_are_measured_at_every_step():
     assert cadence(nn.Linear(100, 100), torch.randn(8, 100)) == 1
 
