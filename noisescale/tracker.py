@@ -77,7 +77,7 @@ class NoiseTracker:
             window = 500
         self.model = model
         self.columns = Columns(model, groups)
-        self.every = every or 1
+        self.every = int(every or 1)
         self.skipped: Counter[str] = Counter()
         self._collector = Collector(model, self.columns, precondition, process_group)
         averages = {"": MomentAverage(window, decay)}

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from ranks import on_ranks
@@ -151,6 +152,10 @@ def test_a_run_that_goes_on_keeps_its_pace():
     other = NoiseTracker(mlp())
     other.load_state_dict(state)
     assert train(other, inputs, steps=11).estimate().steps == whole.estimate().steps == 4
+
+
+def test_a_count_from_numpy_goes_into_a_checkpoint_as_a_plain_number():
+    assert type(NoiseTracker(mlp(), every=np.int64(3)).state_dict()["every"]) is int
 
 
 @pytest.mark.parametrize("how", ["before", "after", "in place", "one layer"])
