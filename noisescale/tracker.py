@@ -46,7 +46,7 @@ class NoiseTracker:
     Args:
         model: plain, compiled, in DDP (the DDP, not the module inside), or after `fully_shard`, in any order. Build the
             tracker before the first step.
-        window, decay: steps to average over, see `MomentAverage`; `window=500` where neither is given.
+        window, decay: measured steps to average over, see `MomentAverage`; `window=500` where neither is given.
         groups: None, "layer", or a function from a parameter's name to a group's name: an estimate for each.
         every: measure every n-th step only. None measures every step, or one in up to 8 where that would cost more than
             about 2%: large matrices that serve few rows, as of a multilayer perceptron; chosen after the second step.
