@@ -207,7 +207,7 @@ def test_a_run_that_is_killed_twice_is_failed_until_it_is_begun_again(tmp_path, 
 
 @pytest.mark.slow
 def test_ten_thousand_records_take_seconds(tmp_path):
-    """Of processor time, which is compared with a bare reading of the same files, as machines differ: 10 s on ours."""
+    """Of processor time, which is compared with a bare reading of the same files, as machines differ."""
     suite = suite_in(tmp_path)
 
     def seconds(module, expected):
