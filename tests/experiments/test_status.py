@@ -1,20 +1,18 @@
 """`make status`: what it says of a sweep in every state, and that ten thousand records are seconds."""
 
+import cProfile
 import fcntl
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from drive import ENVIRONMENT, ROOT
 from many import SUMMARY, make_records
@@ -205,35 +203,25 @@ def test_a_run_that_is_killed_twice_is_failed_until_it_is_begun_again(tmp_path, 
     assert look(suite)[0] == {"stopped": len(errors)}
 
 
+def calls(work: Callable[[], object]) -> int:
+    """How often functions, Python's or C's, are called."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
 @pytest.mark.slow
-def test_ten_thousand_records_take_seconds(tmp_path):
-    """Of processor time, which is compared with a bare reading of the same files, as machines differ."""
-    suite = suite_in(tmp_path)
+def test_what_a_record_costs_among_ten_thousand(tmp_path):
+    """In calls, the same on any machine however busy; `benchmarks/records.py` says it in seconds."""
+    few, many = suite_in(tmp_path / "few"), suite_in(tmp_path / "many")
+    make_records(few, 100)
+    make_records(many, 10_000)
+    report(few)  # whatever is imported or made once
 
-    def seconds(module, expected):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        where = [f"runs={suite.runs}", f"results={suite.results}"]
-        done = subprocess.run(
-            [sys.executable, "-m", f"experiments.{module}", "task=quadratic", "preset=smoke", *where],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert expected in done.stdout, done.stderr
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    def each(command: Callable[[SuiteConfig], object]) -> float:
+        return (calls(lambda: command(many)) - calls(lambda: command(few))) / 9_900
 
-    start = seconds("status", "0 done")
-    make_records(suite, 10_000)
-    before = time.process_time()
-    for record in suite.records.iterdir():
-        json.loads((record / "config.json").read_bytes())
-        json.loads((record / "summary.json").read_bytes())
-        pq.ParquetFile(pa.BufferReader((record / "curve.parquet").read_bytes())).read(use_threads=False)
-    bare = time.process_time() - before
-    for module, expected in (("status", "10000 done"), ("collect", "10000 new runs"), ("status", "10000 done")):
-        took = seconds(module, expected)
-        assert took < start + 3 * bare, f"{module}: {took:.1f} s, {start:.1f} to start, {bare:.1f} to read the files"
-    assert len(pd.read_parquet(suite.tables / "runs.parquet")) == 10_000
+    assert each(report) < 275
+    assert each(collect) < 375
+    assert each(report) < 245
+    assert len(pd.read_parquet(many.tables / "runs.parquet")) == 10_000
