@@ -1,16 +1,17 @@
 """What measuring costs, over the same loop without it: `python benchmarks/tracker.py [section ...] [model ...]`.
 
 Sections are accumulation, ddp and examples. Steps with and without the tracker take turns on one thread; printed is the
-median ratio of their times with the middle half of the turns. Both run on one and the same model (under DDP's bucket
-hook, which stays, on two), because two equal models differ by several per cent in where their tensors lie. Times are
-CPU seconds of the process; under DDP, of both gloo ranks together, so that waiting for each other doesn't hide
-anything.
+median ratio of their times with its 95% interval, from the ranks of the turns. Both run on one and the same model,
+because two equal models differ by several per cent in where their tensors lie; DDP's bucket hook stays, so that it has
+two. Models are built anew several times. Times are CPU seconds of the process; under DDP, of both gloo ranks together,
+so that waiting for each other doesn't hide anything.
 
 glibc gives large buffers back to the system and takes them again, more often or less with where small tensors happen to
 lie; `MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000` takes that out of both loops.
 """
 
 import contextlib
+import math
 import multiprocessing
 import statistics
 import sys
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from noisescale import NoiseTracker
 
-TURNS = 21
+MODELS, TURNS = 6, 17
 MICRO, PARTS = 32, 4
 
 
@@ -138,23 +139,29 @@ class Loop:
 
 
 def turns(
-    plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], float], every: int | None = 1
+    loops: Callable[[], tuple[Loop, Loop]], attach: Attach, total: Callable[[float], float], every: int | None = None
 ) -> list[float]:
-    """Ratio of CPU times turn by turn, each of as many steps as take 200 ms; `total` adds a time up over ranks."""
-    if every is None:
-        chosen = NoiseTracker(measured.model)
-        attach(chosen)
-        measured.step(chosen)
-        measured.step(chosen)
-        chosen.close()
-        every = chosen.every
-    kept = NoiseTracker(measured.model, every=every) if measured is not plain else None
-    if kept is not None:
-        attach(kept)
+    """Ratios of CPU times turn by turn, each of as many steps as take 100 ms, of several (plain, measured) `loops`;
+    `total` adds a time up over ranks."""
+    return [ratio for i in range(MODELS) for ratio in compare(*loops(), attach, total, every, first=i % 2)]
 
-    def seconds(loop: Loop, track: bool, steps: int) -> float:
-        tracker = kept or (NoiseTracker(loop.model, every=every) if track else None)
-        if tracker is not None and kept is None:
+
+def compare(
+    plain: Loop, measured: Loop, attach: Attach, total: Callable[[float], float], every: int | None, first: int
+) -> list[float]:
+    stays = measured is not plain
+    kept = NoiseTracker(measured.model, every=every)
+    attach(kept)
+    for _ in range(2):
+        measured.step(kept)  # after which it has chosen how often to measure
+    every = kept.every
+    if not stays:
+        kept.close()
+
+    def seconds(track: bool, steps: int) -> float:
+        loop, tracker = (measured, kept) if track else (plain, None)
+        if track and not stays:
+            tracker = NoiseTracker(loop.model, every=every)
             attach(tracker)
         for _ in range(every):
             loop.step(tracker)  # sets things up, and checks example hooks
@@ -162,19 +169,16 @@ def turns(
         for _ in range(steps):
             loop.step(tracker)
         spent = time.process_time() - started
-        if tracker is not None and kept is None:
+        if tracker is not None and not stays:
             tracker.close()
         return total(spent)
 
-    steps = every * max(1, round(0.2 / seconds(plain, False, 3) * 3 / every))
+    steps = every * max(1, round(0.1 / seconds(False, 3) * 3 / every))
     ratios = []
-    for turn in range(TURNS + 2):
-        found = {}
-        for track in (False, True) if turn % 2 else (True, False):
-            found[track] = seconds(measured if track else plain, track, steps)
-        if turn >= 2:
-            ratios.append(found[True] / found[False])
-    return ratios
+    for turn in range(TURNS + 1):
+        found = {track: seconds(track, steps) for track in ((False, True) if (turn + first) % 2 else (True, False))}
+        ratios.append(found[True] / found[False])
+    return ratios[1:]
 
 
 def accumulation(
@@ -194,17 +198,23 @@ def accumulation(
         dist.all_reduce(both)
         return float(both)
 
-    plain = loop()
-    if kind == "DDP, bucket hook":
-        return turns(plain, loop(), NoiseTracker.use_ddp_hook, total)
-    return turns(plain, plain, lambda tracker: None, total, every)
+    def loops() -> tuple[Loop, Loop]:
+        plain = loop()
+        return plain, loop() if kind == "DDP, bucket hook" else plain
+
+    attach = NoiseTracker.use_ddp_hook if kind == "DDP, bucket hook" else lambda tracker: None
+    return turns(loops, attach, total, every)
 
 
 def examples(make: Callable[[], nn.Module], shape: tuple[int, ...], size: int) -> list[float]:
     """A plain step of `size` examples, against the same with the norm of every example."""
-    torch.manual_seed(0)
-    loop = Loop(make(), [batch(shape, size)])
-    return turns(loop, loop, NoiseTracker.use_example_hooks, lambda seconds: seconds)
+
+    def loops() -> tuple[Loop, Loop]:
+        torch.manual_seed(0)
+        loop = Loop(make(), [batch(shape, size)])
+        return loop, loop
+
+    return turns(loops, NoiseTracker.use_example_hooks, lambda seconds: seconds)
 
 
 def rank(index: int, folder: str, name: str, kind: str) -> None:
@@ -213,12 +223,15 @@ def rank(index: int, folder: str, name: str, kind: str) -> None:
     ratios = accumulation(*LARGE[name], kind)
     if index == 0:
         report(name, kind, ratios)
+    time.sleep(0.5)  # a rank that ends right after a reduction may abort (docs/library.md, "How it fails")
     dist.destroy_process_group()
 
 
 def report(name: str, kind: str, ratios: list[float]) -> None:
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print(f"{name:<22}{kind:<28}{middle:>7.3f}   ({low:.3f} to {high:.3f})", flush=True)
+    ranks = sorted(ratios)
+    outside = math.floor(len(ranks) / 2 - 0.98 * math.sqrt(len(ranks)))
+    interval = f"[{ranks[outside]:.3f}, {ranks[-1 - outside]:.3f}]"
+    print(f"{name:<22}{kind:<28}{statistics.median(ranks):>7.3f}   {interval}", flush=True)
 
 
 def main(asked: list[str]) -> None:
@@ -226,7 +239,7 @@ def main(asked: list[str]) -> None:
     multiprocessing.set_forkserver_preload(["torch", "noisescale"])
     every = ["accumulation", "ddp", "examples"]
     sections = [section for section in every if section in asked] or every
-    print(f"time over the same loop without the tracker, median and middle half of {TURNS} turns")
+    print(f"time over the same loop without the tracker, median of {MODELS * TURNS} turns with its 95% interval")
     for name, (make, shape) in LARGE.items():
         if set(asked) - set(sections) and name not in asked:
             continue

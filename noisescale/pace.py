@@ -6,6 +6,7 @@ serves many positions (convolutions, transformers), and a tenth of a multilayer 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection
 from functools import partial
@@ -17,10 +18,10 @@ from torch.nn.modules.conv import _ConvNd
 
 from noisescale.undisturbed import beside
 
-SHARE = 0.02
+SHARE = 0.0125
 READ = 3.3  # time to read a gradient's number that has left the cache, in multiply-adds of a training step; a CPU's
 CACHED = 2**19  # numbers that stay in a core's cache from the backward pass to the hook that reads them
-RAREST = 8  # reading is at most a seventh of a step: gradient, accumulation and optimizer move as much memory each
+RAREST = 12  # reading is at most a seventh of a step: gradient, accumulation and optimizer move as much memory each
 
 
 class Pace:
@@ -41,12 +42,12 @@ class Pace:
                 self._handles.append(module.register_forward_hook(partial(self._count, keys)))
 
     def every(self, parts: int) -> int:
-        """Steps from one measurement of `parts` gradients to the next that cost about 2% of training."""
+        """Steps from one measurement of `parts` gradients to the next, to cost at most about `SHARE` of training."""
         numbers = sum(self._numbers[key] for key in self._uses if key in self._read)
         products = sum(self._numbers[key] * rows for key, rows in self._uses.items())
         if numbers < CACHED or products == 0:
             return 1
-        return min(max(1, round(READ * (parts + 1) * numbers / products / SHARE)), RAREST)
+        return min(math.ceil(READ * (parts + 1) * numbers / products / SHARE), RAREST)
 
     def close(self) -> None:
         for handle in self._handles:
