@@ -49,7 +49,7 @@ class NoiseTracker:
         window, decay: measured steps to average over, see `MomentAverage`; `window=500` where neither is given.
         groups: None, "layer", or a function from a parameter's name to a group's name: an estimate for each.
         every: measure every n-th step only. None measures every step, or one in up to 12 where that would cost more
-            than about 2%: large matrices that serve few rows, as of a perceptron; chosen after the second step.
+            than about 1%: large matrices that serve few rows, as of a perceptron; chosen after the second step.
         precondition: an Adam-like or RMSProp optimizer; adds the estimate for gradients divided by (√v̂ + ε), with v
             from before the step.
         process_group: the ranks whose gradients are averaged; found from DDP or `fully_shard` where not given.
