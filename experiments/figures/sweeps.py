@@ -133,7 +133,8 @@ def draw_learning_rates(axes: Axes, sweep: SweepResult) -> None:
     log_axis(axes.yaxis, tried["lr"].min(), tried["lr"].max())
     axes.set_xlabel(f"batch size B ({sweep.unit}s)")
     axes.set_ylabel("learning rate")
-    axes.set_title(sweep.name)
+    untuned = tried["batch_size"].is_unique
+    axes.set_title(sweep.name + ("\nnot tuned: one learning rate tried at each batch size" if untuned else ""))
     axes.legend(loc="best")
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from experiments.figures.draw import draw
 from experiments.figures.fronts import spread
 from experiments.figures.names import Name, Names
 from experiments.figures.style import GREY, MARKS, READABLE, drawn, log_axis, number, whiskers
-from experiments.figures.sweeps import b_simple_along, tuned_runs
+from experiments.figures.sweeps import b_simple_along, learning_rates, tuned_runs
 from experiments.figures.tasks import sweep_of
 from experiments.sections.images import local_noise, temperature
 from experiments.summary import read_sweep, summarise
@@ -191,6 +192,18 @@ def test_tuned_runs_are_the_best_learning_rates(results):
     runs = tuned_runs(read_sweep(results / "svhn-small"))
     middle = Planted().batch_sizes
     assert sorted(runs["batch_size"].unique()) == list(middle) and len(runs) == 2 * len(middle)
+
+
+def test_a_single_learning_rate_is_not_called_tuned(results, tmp_path):
+    tables = plant(Planted(seeds=1))
+    middle = tables.runs.groupby("batch_size")["lr"].transform("median")
+    kept = tables.runs[tables.runs["lr"] == middle]
+    curves = tables.curves[tables.curves["run_id"].isin(kept["run_id"])]
+    analyse(save(replace(tables, runs=kept, curves=curves), tmp_path / "svhn-small"), [0.5, 0.2])
+    titles = [
+        learning_rates(read_sweep(folder / "svhn-small"), folder).axes[0].get_title() for folder in (tmp_path, results)
+    ]
+    assert ["not tuned" in title for title in titles] == [True, False]
 
 
 def test_b_simple_along_the_run_is_the_planted_one(results):
