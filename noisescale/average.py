@@ -189,10 +189,12 @@ class MomentAverage:
             raise ValueError(f"window must be a whole number of steps, at least 1, got {window}")
         if decay is not None and not 0 < decay < 1:
             raise ValueError(f"decay must lie between 0 and 1, got {decay}")
-        self.window = window
-        self.decay = decay
+        self.window = None if window is None else int(window)  # NumPy's numbers don't come back out of a checkpoint
+        self.decay = None if decay is None else float(decay)
         self.dropped = 0
-        self._keep = window if window is not None else math.ceil(math.log(NEGLIGIBLE) / math.log(decay or 0.5))
+        self._keep = (
+            self.window if self.window is not None else math.ceil(math.log(NEGLIGIBLE) / math.log(decay or 0.5))
+        )
         self._rows: Array | None = None  # (steps, 3, *shape): |G|², tr Σ, examples
         self._pending: list[tuple[Any, Any, Any]] = []
 

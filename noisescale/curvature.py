@@ -90,5 +90,9 @@ def _hessian_product(
 
 
 def _dot(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    products = [(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)]
+    products = [(_reals(a) * _reals(b)).sum() for a, b in zip(left, right, strict=True)]
     return torch.stack(products).sum()
+
+
+def _reals(x: Tensor) -> Tensor:
+    return (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).double()

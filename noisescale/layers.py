@@ -76,7 +76,8 @@ def rms_norm(layer: nn.RMSNorm, x: Tensor, g: Tensor) -> dict[str, Use]:
 
 def group_norm(layer: nn.GroupNorm, x: Tensor, g: Tensor) -> dict[str, Use]:
     normalised = F.group_norm(x, layer.num_groups, eps=layer.eps)
-    return {"weight": Whole((normalised * g).flatten(2).sum(2)), "bias": Whole(g.flatten(2).sum(2))}
+    shape = (*g.shape[:2], -1)  # (B, channels) has no positions
+    return {"weight": Whole((normalised * g).reshape(shape).sum(2)), "bias": Whole(g.reshape(shape).sum(2))}
 
 
 RULES: dict[type[nn.Module], Rule] = {

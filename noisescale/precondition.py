@@ -38,7 +38,8 @@ def inverse_roots(optimizer: torch.optim.Optimizer) -> dict[int, Tensor]:
             if group.get("centered"):
                 v = v - state["grad_avg"] ** 2
             if "square_avg" not in state:
-                step = state["step"].double()
-                v = v / (1 - group["betas"][1] ** (step if step.device == v.device else float(step)))
+                step = state["step"]  # a plain number in SparseAdam and in many an Adam of other packages
+                on_device = isinstance(step, Tensor) and step.device == v.device
+                v = v / (1 - group["betas"][1] ** (step.double() if on_device else float(step)))
             found[id(p)] = 1 / (v.sqrt() + group["eps"])
     return found

@@ -62,6 +62,7 @@ class AdaptiveBatchSize:
         for name, size in sizes.items():
             if not isinstance(size, Integral):
                 raise ValueError(f"{name} must be a whole number of examples, got {size!r}")
+        start, smallest, largest, unit = map(int, sizes.values())  # NumPy's too
         if not (math.isfinite(r) and r > 0):
             raise ValueError(f"r must be positive and finite, got {r}")
         if unit < 1 or smallest < 1 or largest < smallest:

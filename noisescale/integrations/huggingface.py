@@ -12,7 +12,7 @@ from noisescale.per_example import leading
 from noisescale.tracker import NoiseTracker
 
 FILE = "noise_scale.pt"
-METHODS = ("training_step", "log")
+METHODS = ("get_batch_samples", "training_step", "log")
 
 
 class NoiseScaleCallback(TrainerCallback):
@@ -26,7 +26,7 @@ class NoiseScaleCallback(TrainerCallback):
     different length count by their tokens, and that counts as noise too.
 
     `Trainer` calls its callbacks after it has clipped the gradients, too late to measure. So while it trains, the
-    callback stands around its `training_step` and its `log`. The state goes into the trainer's checkpoints.
+    callback stands around three of its methods (`METHODS`). The state goes into the trainer's checkpoints.
 
     Args:
         trainer: the one it is added to.
@@ -45,6 +45,7 @@ class NoiseScaleCallback(TrainerCallback):
         self._options = tracker
         self._own: dict[str, Any] = {}  # what `trainer` itself has in place of its class's methods
         self._inside: dict[str, Any] = {}
+        self._rows = 0  # of the step, where the loss is a mean over all its items, else 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = self.trainer
@@ -64,6 +65,7 @@ class NoiseScaleCallback(TrainerCallback):
             self.tracker.load_state_dict(torch.load(saved, weights_only=True))
         self._own = {name: trainer.__dict__[name] for name in METHODS if name in trainer.__dict__}
         self._inside = {name: getattr(trainer, name) for name in METHODS}
+        trainer.get_batch_samples = self._get_batch_samples
         trainer.training_step, trainer.log = self._training_step, self._log
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -84,11 +86,16 @@ class NoiseScaleCallback(TrainerCallback):
     def _file(self, args: Any, state: Any) -> Path:
         return Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE
 
+    def _get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        micro_batches, items = self._inside["get_batch_samples"](*args, **kwargs)
+        self._rows = 0 if items is None else sum(map(_rows, micro_batches))
+        return micro_batches, items
+
     def _training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         assert self.tracker is not None
-        rows = leading([value for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()])
+        rows = _rows(inputs)
         loss = self._inside["training_step"](model, inputs, *args, **kwargs)
-        self.tracker.micro_batch(rows)
+        self.tracker.micro_batch(rows, rows / self._rows if self._rows else None)  # an epoch's last may be smaller
         if self.trainer.accelerator.gradient_state.sync_gradients:
             self.tracker.step(self.trainer.accelerator.scaler)
         return loss
@@ -97,3 +104,7 @@ class NoiseScaleCallback(TrainerCallback):
         if self.tracker is not None and "loss" in logs:
             logs = logs | self.tracker.scalars(self.prefix)
         self._inside["log"](logs, *args, **kwargs)
+
+
+def _rows(inputs: Any) -> int:
+    return leading([value for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()])

@@ -1,5 +1,6 @@
 """Ratio of means and its interval: exact values, coverage, what is dropped, what survives a restart."""
 
+import io
 import math
 
 import numpy as np
@@ -201,3 +202,11 @@ def test_a_ratio_is_plain_floats_so_that_a_checkpoint_holding_it_can_be_read_bac
 def test_examples_are_positive(examples):
     with pytest.raises(ValueError, match="examples must be positive"):
         MomentAverage(window=5).update(1.0, 2.0, examples)
+
+
+@pytest.mark.parametrize("memory", [{"window": np.int64(5)}, {"decay": np.float64(0.9)}], ids=str)
+def test_a_memory_given_as_a_numpy_number_comes_back_out_of_a_checkpoint(memory):
+    file = io.BytesIO()
+    torch.save(MomentAverage(**memory).state_dict(), file)
+    file.seek(0)
+    MomentAverage(**memory).load_state_dict(torch.load(file, weights_only=True))

@@ -93,6 +93,24 @@ def test_hessian_products_agree_with_a_dense_float64_hessian():
     assert one.trace_hess_cov.item() == pytest.approx(spread / (1 / 20 + 1 / 30), rel=1e-9)
 
 
+def test_complex_weights_count_as_pairs_of_real_ones():
+    class Pairs(nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = nn.Parameter(weight)
+
+        def forward(self, x):
+            weight = self.weight if self.weight.is_complex() else torch.view_as_complex(self.weight)
+            return ((x @ weight).abs() ** 3).mean()
+
+    torch.manual_seed(0)
+    weight, x = torch.randn(4, 3, dtype=torch.complex128), torch.randn(3, 8, 4, dtype=torch.complex128)
+    found = hessian_noise(Pairs(weight), call, tuple(x))
+    expected = hessian_noise(Pairs(torch.view_as_real(weight).clone()), call, tuple(x))
+    assert found.grad_hess_grad.item() == pytest.approx(expected.grad_hess_grad.item(), rel=1e-9)
+    assert found.trace_hess_cov.item() == pytest.approx(expected.trace_hess_cov.item(), rel=1e-9)
+
+
 def test_measuring_leaves_gradients_buffers_and_random_state_alone():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1), nn.Linear(1, 1))

@@ -170,6 +170,17 @@ def test_products_that_cancel_are_no_nan():
     assert (found >= 0).all() and found.max() < 1e-4 * (u.square().sum((1, 2)) * v.square().sum((1, 2))).max()
 
 
+def test_group_norm_without_positions_is_exact():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    batch = torch.randn(BATCH, 6, dtype=torch.float64), torch.arange(BATCH) % 3
+    tracker = hooked(model)
+    loss(model, batch).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    tracker.close()
+    assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH))
+
+
 def test_a_sparse_embedding_is_exact():
     model = nn.Sequential(nn.Embedding(11, 4, sparse=True), nn.Flatten(), nn.Linear(24, 3)).double()
     batch = data("tied")[0], torch.arange(BATCH) % 3

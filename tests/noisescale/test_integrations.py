@@ -21,7 +21,7 @@ def network():
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def first_step_truth(sizes):
+def first_step_truth(sizes, weights=None):
     """The pair at the first step: the first rows, in order, at the initial weights."""
     model = network().double()
     each = {n: [] for n, _ in model.named_parameters()}
@@ -30,7 +30,8 @@ def first_step_truth(sizes):
         for n, g in zip(each, torch.autograd.grad(value, list(model.parameters())), strict=True):
             each[n].append(g.flatten())
     parts = torch.stack([p.mean(0) for p in flat({n: torch.stack(g) for n, g in each.items()}).split(sizes)])
-    return gradient_moments(sq_norms(parts), sizes, sq_norms(parts.mean(0)), weights=[1.0] * len(sizes))
+    w = torch.tensor(weights or [1.0] * len(sizes), dtype=torch.float64)
+    return gradient_moments(sq_norms(parts), sizes, sq_norms(w / w.sum() @ parts), weights=w)
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +85,34 @@ class TestHuggingFace:
         logged = [row for row in trainer.state.log_history if "loss" in row]
         for field in ("trace_cov", "grad_sq_norm", "b_simple"):
             assert logged[0][f"noise_scale/{field}"] == getattr(scale, field)
+
+    def test_a_smaller_last_micro_batch_counts_by_its_items_where_the_loss_does(self, tmp_path):
+        import transformers
+
+        from noisescale.integrations.huggingface import NoiseScaleCallback
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.network = network()
+
+            def forward(self, x, labels, num_items_in_batch=None, **kwargs):
+                total = nn.functional.cross_entropy(self.network(x), labels, reduction="sum")
+                return {"loss": total / (len(x) if num_items_in_batch is None else num_items_in_batch)}
+
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), per_device_train_batch_size=4, gradient_accumulation_steps=3, max_steps=1,
+            use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no",
+        )  # fmt: skip
+        rows = [{"x": x, "labels": y} for x, y in zip(ROWS[:9], LABELS[:9], strict=True)]
+        trainer = transformers.Trainer(Model(), arguments, train_dataset=rows)
+        trainer._get_train_sampler = lambda *args: torch.utils.data.SequentialSampler(rows)
+        callback = NoiseScaleCallback(trainer)
+        trainer.add_callback(callback)
+        trainer.train()
+        moments, scale = first_step_truth([4, 4, 1], [4.0, 4.0, 1.0]), callback.tracker.estimate()
+        assert scale.grad_sq_norm == pytest.approx(float(moments.grad_sq_norm), rel=1e-4)
+        assert scale.trace_cov == pytest.approx(float(moments.trace_cov), rel=1e-4)
 
     def test_training_is_the_same_bit_for_bit_and_the_trainer_is_left_as_it_was(self, tmp_path):
         with_it, _ = self.run(tmp_path / "a", True)

@@ -161,3 +161,10 @@ def test_a_loader_has_the_length_of_the_moment():
     assert len(loader) == len(list(loader)) == 400 // 64
     adaptive.update(noise(164.0))
     assert len(loader) == len(list(loader)) == 400 // 128
+
+
+def test_sizes_may_be_numpy_numbers():
+    start, smallest, largest, unit = np.array([64, 32, 128, 16])
+    schedule = AdaptiveBatchSize(r=100, start=start, smallest=smallest, largest=largest, unit=unit)
+    assert schedule.accumulation == 4
+    assert type(schedule.state_dict()["batch_size"]) is int

@@ -8,6 +8,7 @@ from torch import nn
 from zoo import BATCH, MODELS, build, data, exact_gradients, flat, loss, sq_norms
 
 from noisescale import NoiseTracker, gradient_moments, hessian_noise
+from noisescale.precondition import inverse_roots
 
 
 def accumulate(model, tracker, batch, sizes, weights=None, scaler=None):
@@ -96,6 +97,18 @@ def test_preconditioned_by_adam_is_exact():
     moments = gradient_moments(sq_norms(parts), sizes, sq_norms(parts.mean(0)))
     assert_same(tracker.estimates()["preconditioned"], moments)
     assert_same(tracker.estimates()["total"], truth(model, batch, sizes))
+
+
+def test_an_adam_that_counts_its_steps_in_a_plain_number_preconditions_alike():
+    model, batch = build("mlp"), data("mlp")
+    optimizer = torch.optim.Adam(model.parameters())
+    loss(model, batch).backward()
+    optimizer.step()
+    expected = inverse_roots(optimizer)
+    for state in optimizer.state.values():
+        state["step"] = int(state["step"])
+    found = inverse_roots(optimizer)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_preconditioning_needs_a_second_moment():
