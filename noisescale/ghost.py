@@ -162,7 +162,15 @@ class GhostNorms:
         if module in self._shared and len(x) == 1 < self.batch:
             # Positions (1, T) are shared by the examples: widened here, autograd adds the examples up later.
             x, wide = x.expand(self.batch, *x.shape[1:]), output.expand(self.batch, *output.shape[1:])
-        (output if wide is None else wide).register_hook(lambda g: self._use(module, x, g))
+        kept = [x]  # let go of in the backward pass, as autograd does
+
+        def use(g: Tensor) -> None:
+            if kept:
+                self._use(module, kept.pop(), g)
+            else:
+                self.twice = True
+
+        (output if wide is None else wide).register_hook(use)
         return wide
 
     def _opened(self) -> None:

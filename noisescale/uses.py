@@ -31,19 +31,26 @@ class Formed:
     r"""`gradients(x, g)`, shape (b, numel), of any b of the examples' inputs and output gradients.
 
     Formed for a few examples at a time: those of a whole batch are as large as B models, and far slower once they
-    leave the cache.
+    leave the cache. Norms don't ask in which order the values are: `kernel_last` is the shape (out, kernel, in) of one
+    gradient where the parameter's own is (out, in, kernel).
     """
 
     x: Tensor
     g: Tensor
     gradients: Callable[[Tensor, Tensor], Tensor]
+    kernel_last: tuple[int, int, int] | None = None
 
     def pieces(self) -> Iterator[Tensor]:
         for x, g in zip(self.x.split(TOGETHER), self.g.split(TOGETHER), strict=True):
             yield self.gradients(x, g)
 
+    def ordered(self) -> Iterator[Tensor]:
+        """The pieces in the parameter's order."""
+        for piece in self.pieces():
+            yield piece if self.kernel_last is None else piece.unflatten(1, self.kernel_last).mT.flatten(1)
+
     def total(self) -> Tensor:
-        return torch.stack([piece.sum(0) for piece in self.pieces()]).sum(0)
+        return torch.stack([piece.sum(0) for piece in self.ordered()]).sum(0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def sq_norms(uses: Sequence[Use]) -> Tensor:
 
 def _whole(use: Use) -> Tensor:
     if isinstance(use, Formed):
-        return torch.cat(list(use.pieces()))
+        return torch.cat(list(use.ordered()))
     if isinstance(use, Outer):
         return (use.u.transpose(1, 2) @ use.v).flatten(1)
     assert isinstance(use, Whole), "an embedding's table is never a vector's or a convolution's weight"

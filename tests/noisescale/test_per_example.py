@@ -1,5 +1,6 @@
 """Every example's norm, by vmap and by hooks, against one backward pass an example."""
 
+import gc
 from collections import UserDict
 
 import pytest
@@ -82,7 +83,10 @@ CASES = {
     "conv2d circular": (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (3, 2, 6, 5)),
     "conv2d 1x1 strided": (nn.Conv2d(2, 3, 1, stride=2), (3, 2, 6, 5)),
     "conv2d depthwise": (nn.Conv2d(4, 4, 3, groups=4), (3, 4, 6, 5)),
-    "conv2d of many channels": (nn.Conv2d(5, 3, 3, groups=1), (18, 5, 9, 9)),
+    "conv2d on many positions": (nn.Conv2d(5, 3, 3), (18, 5, 15, 14)),
+    "conv2d on some positions": (nn.Conv2d(5, 3, (3, 4), (1, 2), (1, 2), (2, 1)), (18, 5, 9, 10)),
+    "conv2d of three channels": (nn.Conv2d(3, 8, 3, padding=1), (18, 3, 6, 5)),
+    "conv2d of twelve groups' channels": (nn.Conv2d(6, 16, 3, groups=2), (3, 6, 6, 5)),
     "conv2d on few positions": (nn.Conv2d(8, 9, 3, stride=2, padding=1), (18, 8, 3, 2)),
     "conv2d of more examples than are formed at once": (nn.Conv2d(2, 3, 3), (18, 2, 6, 5)),
     "conv1d": (nn.Conv1d(2, 4, 3, stride=2, padding=1, dilation=2), (3, 2, 9)),
@@ -151,6 +155,41 @@ def test_two_backward_passes_in_one_part_are_left_out():
         model.zero_grad()
     assert dict(tracker.skipped) == {"two backward passes reached one parameter within one part": 1}
     assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH))
+
+
+def test_two_losses_of_one_forward_pass_with_a_backward_each_are_left_out():
+    model, (inputs, labels) = build("mlp"), data("mlp")
+    tracker = NoiseTracker(model)
+    tracker.use_example_hooks()
+    for twice in (False, True, False):
+        outputs = model(inputs)
+        for again in (True, False) if twice else (False,):
+            torch.nn.functional.cross_entropy(outputs, labels).backward(retain_graph=again)
+        tracker.micro_batch(BATCH)
+        tracker.step()
+        model.zero_grad()
+    assert dict(tracker.skipped) == {"two backward passes reached one parameter within one part": 1}
+    assert_same(tracker.estimate(), truth(model, (inputs, labels), [1] * BATCH))
+
+
+def test_a_layers_input_is_let_go_of_in_its_own_backward_pass():
+    """Or as many activations as the model has stay in memory to the end of the step."""
+    model = nn.Sequential(nn.Linear(5, 37), nn.ReLU(), nn.Linear(37, 2))
+    tracker = NoiseTracker(model)
+    tracker.use_example_hooks()
+
+    def held():
+        return sum(type(kept) is torch.Tensor and kept.shape == (4, 37) for kept in gc.get_objects())
+
+    for _ in range(2):  # the first is checked
+        total = model(torch.randn(4, 5)).square().sum(1).mean()
+        forward = held()
+        total.backward()
+        backward = held()
+        tracker.micro_batch(4)
+        tracker.step()
+        model.zero_grad()
+    assert forward > 0 == backward
 
 
 def test_padding_rows_have_no_gradient():
