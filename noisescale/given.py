@@ -31,10 +31,11 @@ def is_pair(run: object) -> bool:
 
 def estimate_of(name: str, b_crit: BCrit) -> Estimate:
     """B_crit with its interval. Raises ValueError where it isn't a positive number within it."""
+    hint = ""
     if isinstance(b_crit, ParetoFit):
-        found = b_crit.b_crit
+        found, hint = b_crit.b_crit, "; measure at more batch sizes"
     elif isinstance(b_crit, NoiseScale):
-        found = Estimate(b_crit.b_simple, max(b_crit.low, 0.0), b_crit.high)
+        found, hint = Estimate(b_crit.b_simple, max(b_crit.low, 0.0), b_crit.high), "; measure longer"
     elif isinstance(b_crit, Estimate):
         found = b_crit
     else:
@@ -44,10 +45,12 @@ def estimate_of(name: str, b_crit: BCrit) -> Estimate:
             raise ValueError(
                 f"b_crit must be a number, an Estimate(value, low, high), a ParetoFit or a NoiseScale, got {b_crit!r}"
             ) from None
-    if not (math.isfinite(found.value) and found.value > 0 and 0 <= found.low <= found.value <= found.high):
+    if not (math.isfinite(found.value) and found.value > 0):
+        raise ValueError(f"{name} must be a positive number, got {found.value:g}{hint}")
+    if not 0 <= found.low <= found.value <= found.high:
         raise ValueError(
-            f"{name} must be a positive number within its interval, got "
-            f"{found.value:g} [{found.low:g}, {found.high:g}]; measure longer, or at more batch sizes"
+            f"{name} must lie within its interval, low ≤ value ≤ high, got value {found.value:g}, low {found.low:g}, "
+            f"high {found.high:g}"
         )
     return found
 

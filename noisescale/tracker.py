@@ -85,7 +85,7 @@ class NoiseTracker:
             averages[PRECONDITIONED] = MomentAverage(window, decay)
         self._averages = averages
         self._ledger = Ledger(self._collector, self.columns, averages)
-        self._chosen = every is not None
+        self._given = self._chosen = every is not None
         self._pace: Pace | None = None
         self._steps = 0
         self._largest = 0  # batch that `backward` and `probe` were given
@@ -145,6 +145,8 @@ class NoiseTracker:
         """
         self._collector.use_example_hooks()
         self._stop_pacing()
+        if not self._given:
+            self.every = 1
 
     def step(self, scaler: torch.amp.GradScaler | None = None, unscaled: bool = False) -> None:
         """Close the step: call it after the last backward pass, before unscaling, clipping and `optimizer.step()`.

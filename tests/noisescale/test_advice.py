@@ -137,8 +137,9 @@ def test_an_open_interval_gives_open_ranges():
     ("arguments", "options", "words"),
     [
         ((-12.0, [1, 2], [1, 1]), {}, "B_crit must be a positive number"),
-        ((float("nan"), [1, 2], [1, 1]), {}, "measure longer"),
-        ((Estimate(5.0, 6.0, 7.0), [1, 2], [1, 1]), {}, "within its interval"),
+        ((float("nan"), [1, 2], [1, 1]), {}, "B_crit must be a positive number, got nan$"),
+        ((MomentAverage(window=9).estimate(), [1, 2], [1, 1]), {}, "B_simple must be .* got nan; measure longer"),
+        ((Estimate(5.0, 6.0, 7.0), [1, 2], [1, 1]), {}, "within its interval, low ≤ value ≤ high, got value 5, low 6"),
         ((5.0, [8], [1]), {}, "two batch sizes or more, got 1"),
         ((5.0, [8, 8], [1, 2]), {}, "batch size 8 is given twice"),
         ((5.0, [8, 16], [1, 0]), {}, r"step_seconds\[1\] is 0"),

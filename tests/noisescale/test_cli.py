@@ -290,6 +290,7 @@ def test_advise_from_runs_that_determine_nothing_says_so(write, capsys):
         (["--b-crit", "5", "--devices", "x", "--step", "1:1"], "--devices: 'x' is not a number"),
         (["--b-crit", "5"], "arguments are required: --step; see noisescale advise --help"),
         (["--b-crit", "-5", "--step", "1:1", "2:1"], "B_crit must be a positive number"),
+        (["--b-crit", "5", "9", "2", "--step", "1:1", "2:1"], "low ≤ value ≤ high, got value 5, low 9, high 2"),
         (["--b-crit", "5", "--step", "1:1"], "two batch sizes or more"),
         (["--b-crit", "5", "--step", "1:1", "x:2"], "--step 'x:2'"),
         (["--b-crit", "5", "--step", "1:1", "2:1", "--run", "7"], "--run '7': B:STEPS is needed"),

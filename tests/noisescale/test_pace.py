@@ -121,6 +121,14 @@ def test_what_is_frozen_takes_time_too():
     assert cadence(nn.Sequential(body, nn.Linear(64, 10_000)), torch.randn(128, 3, 28, 28)) == 2  # 11 without it
 
 
+@pytest.mark.parametrize(("given", "then"), [(None, 1), (3, 3)])
+def test_example_hooks_that_come_late_measure_every_step_again_unless_told_otherwise(given, then):
+    tracker = train(NoiseTracker(mlp(), every=given), torch.randn(128, 700), steps=3)
+    assert tracker.every == (given or 11)
+    tracker.use_example_hooks()
+    assert tracker.every == then
+
+
 def test_small_models_are_measured_at_every_step():
     assert cadence(nn.Linear(100, 100), torch.randn(8, 100)) == 1
 
