@@ -73,7 +73,7 @@ class GhostNorms:
         self._uses: dict[str, list[Use]] = {}
         self._records: list[tuple[nn.LSTM, Record]] = []
         self._checked = False
-        self._tried, self._doubt = 0, ""  # the batch that the model was tried out with, and what was wrong
+        self._doubts: dict[int, str] = {}  # batch that the model was tried out with → what was wrong, or ''
         self._shared: set[nn.Module] = set()
         self._seen: dict[str, Tensor] = {}
         self.handles = [model.register_forward_pre_hook(self._start, with_kwargs=True, prepend=True)]
@@ -111,8 +111,14 @@ class GhostNorms:
                 )
                 raise ValueError(f"{name}: its layer saw {len(rows)} rows for {examples} examples; {why}")
         if not self._checked:
-            if self._doubt and self._tried == examples:
-                raise ValueError(f"{self._doubt}; measure with per_example(), or compare micro-batches")
+            doubt = self._doubts.get(examples, "")
+            if norms and examples > 1 and not self._doubts:
+                doubt = (
+                    "can't tell whether the examples come first in every layer's input: that is tried out where the "
+                    "model itself is called, model(…), and only layers or methods of it were"
+                )
+            if doubt:
+                raise ValueError(f"{doubt}; measure with per_example(), or compare micro-batches")
             self._check(uses, examples)
         return norms
 
@@ -150,7 +156,7 @@ class GhostNorms:
         self.batch = len(leaves[0]) if leaves else 0
         if not self._checked and self.batch > 1:
             arguments = model, self._layers, self.batch, (args, kwargs)
-            self._tried, self._doubt = self.batch, rows_that_stay(*arguments)
+            self._doubts[self.batch] = self._doubts.get(self.batch) or rows_that_stay(*arguments)
             self._shared = shared(*arguments)
 
     def _see(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Tensor) -> Tensor | None:

@@ -194,6 +194,23 @@ def test_a_sparse_embedding_is_exact():
     assert_same(tracker.estimate(), truth(dense, batch, [1] * BATCH))
 
 
+def test_rows_cannot_be_tried_out_where_the_model_itself_is_not_called():
+    model, batch = Positions("ids (T,)"), data("tied", 6)
+    tracker = hooked(model)
+    loss(model.forward, batch).backward()
+    with pytest.raises(ValueError, match="tried out where the model itself is called"):
+        tracker.micro_batch(6)
+
+
+def test_what_was_wrong_with_a_batch_is_not_forgotten_over_another_one():
+    model = Positions("ids (T,)")
+    tracker = hooked(model)
+    loss(model, data("tied", 6)).backward()
+    model(data("tied", 5)[0])
+    with pytest.raises(ValueError, match=r"^place: its input has 6 rows"):
+        tracker.micro_batch(6)
+
+
 @pytest.mark.parametrize("name", ["mlp", "lstm"])
 def test_a_forward_pass_that_no_backward_pass_follows_changes_nothing(name):
     model = build(name)
