@@ -69,6 +69,7 @@ class GhostNorms:
         self.batch = 0
         self.twice = False  # whether two backward passes reached a parameter since the last `take`
         self._calls: Counter[str] = Counter()
+        self._passes: dict[str, int] = {}
         self._norms: dict[str, Tensor] = {}
         self._uses: dict[str, list[Use]] = {}
         self._records: list[tuple[nn.LSTM, Record]] = []
@@ -100,6 +101,7 @@ class GhostNorms:
         uses, norms = self._uses, self._norms
         self._uses, self._norms, self._records = {}, {}, []
         self._calls.clear()
+        self._passes.clear()
         self._begun = False
         norms |= {name: sq_norms(found) for name, found in uses.items()}
         for name, rows in norms.items():
@@ -179,14 +181,17 @@ class GhostNorms:
         (output if wide is None else wide).register_hook(use)
         return wide
 
-    def _opened(self) -> None:
+    def _opened(self, module: nn.Module) -> None:
         if not self._begun:
             self._begun = True
             self._begin()
+        now = torch._C._current_graph_task_id()  # of the backward pass under way
+        for name in self._names[module].values():
+            self.twice |= self._passes.setdefault(name, now) != now
 
     @torch.no_grad()
     def _use(self, module: nn.Module, x: Tensor, g: Tensor) -> None:
-        self._opened()
+        self._opened(module)
         if g.dtype in HALF:
             g = g.float()
         if x.dtype in HALF:
@@ -198,7 +203,6 @@ class GhostNorms:
 
     def _keep(self, name: str, use: Use) -> None:
         """Only what has to wait: a parameter with one use is done with, and its layer's tensors are free again."""
-        self.twice |= name in self._norms
         if self._calls[name] == 1 and self._checked:
             self._norms[name] = sq_norms([use])
         else:
@@ -216,7 +220,7 @@ class GhostNorms:
         self._records.append((module, Record(x.detach(), start, output[0].detach(), gradients)))
 
         def keep(i: int, g: Tensor) -> None:
-            self._opened()
+            self._opened(module)
             gradients[i] = g
 
         for i, part in enumerate((output[0], *output[1])):

@@ -11,6 +11,7 @@ from torch import nn
 from zoo import BATCH, build, data, loss
 
 from noisescale import NoiseTracker
+from noisescale.guard import TWO_BACKWARDS
 from noisescale.uses import Outer, sq_norms
 
 
@@ -209,6 +210,50 @@ def test_what_was_wrong_with_a_batch_is_not_forgotten_over_another_one():
     model(data("tied", 5)[0])
     with pytest.raises(ValueError, match=r"^place: its input has 6 rows"):
         tracker.micro_batch(6)
+
+
+def step(model, tracker, batch):
+    model.zero_grad()
+    loss(model, batch).backward()
+    tracker.micro_batch(len(batch[0]))
+    tracker.step()
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied", "lstm"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_backward_pass_that_failed_and_was_done_again_is_left_out(name, at):
+    """In the first step, where uses wait to be checked, and later; a tied weight's wait for each other in all steps."""
+    model, batch = build(name), data(name)
+    tracker = NoiseTracker(model, window=1)
+    tracker.use_example_hooks()
+
+    def fail(gradient):
+        raise RuntimeError
+
+    for i in range(3):
+        if i == at:
+            handle = next(model.parameters()).register_hook(fail)
+            with pytest.raises(RuntimeError):
+                loss(model, data(name, seed=9)).backward()
+            handle.remove()
+        step(model, tracker, batch)
+    tracker.close()
+    assert dict(tracker.skipped) == {TWO_BACKWARDS: 1}
+    assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH))
+
+
+def test_two_backward_passes_through_nothing_but_an_lstm_are_left_out():
+    model = nn.LSTM(3, 4)
+    tracker = hooked(model)
+    for again in (False, True):
+        output = model(torch.randn(6, 5, 3))[0]
+        if again:
+            output[..., :2].square().mean().backward(retain_graph=True)
+        output.square().mean().backward()
+        tracker.micro_batch(5)
+        tracker.step()
+        model.zero_grad()
+    assert dict(tracker.skipped) == {TWO_BACKWARDS: 1}
 
 
 @pytest.mark.parametrize("name", ["mlp", "lstm"])
