@@ -98,11 +98,14 @@ class Collector:
             return
         self._guard.start()
         self._row: list[tuple[Tensor, ...]] = []
-        if not self.sharded:
-            for name, i in self._index.items():
-                if not self._hooked[i] and self._parameters[i].requires_grad:
-                    self._handles.append(self._hook(name, self._parameters[i]))
-                    self._hooked[i] = True
+        new = [name for name, i in self._index.items() if self._parameters[i].requires_grad and not self._hooked[i]]
+        if self._ghost is not None and new:
+            self.use_example_hooks()
+        elif not self.sharded:
+            for name in new:
+                i = self._index[name]
+                self._handles.append(self._hook(name, self._parameters[i]))
+                self._hooked[i] = True
 
     def close_part(self, examples: float, weight: float | None) -> None:
         """The backward pass of `examples` examples has ended.
@@ -129,10 +132,11 @@ class Collector:
         count, row = 1, self._row or self._open()
         if self._ghost is not None:
             count = round(examples)
-            norms = self._ghost.take(count)
-            for name, of_examples in norms.items():
-                torch.sqrt(of_examples.sum(), out=row[0][self._index[name]])
-            self._guard.seen(self._index[name] for name in norms)
+            norms = {self._index[name]: each for name, each in self._ghost.take(count).items()}
+            trained = [i for i in norms if self._parameters[i].requires_grad]
+            for i in trained:
+                torch.sqrt(norms[i].sum(), out=row[0][i])
+            self._guard.seen(trained)
             if self._ghost.twice:
                 self._guard.problem, self._ghost.twice = TWO_BACKWARDS, False
         self._guard.close()
@@ -220,15 +224,19 @@ class Collector:
 
     def use_example_hooks(self) -> None:
         """Look at every example in the layers instead of at parameters."""
+        if self._guard.buckets:
+            raise ValueError("example hooks come too late: DDP keeps the hook that use_ddp_hook() gave it")
         if self._optimizer is not None:
             raise ValueError("precondition and example hooks exclude each other: norms alone can't be divided by √v")
         wrapped = [self._model] if self._ddp is None else [self._model, self._ddp.module]
         if self.sharded or any(hasattr(model, "_orig_mod") for model in wrapped):
             raise ValueError("example hooks need a model that is neither compiled nor fully_shard-ed")
+        ghost = GhostNorms(bare(self._model), self._columns.canonical, self._guard.begin)
         self.close()
         self._closed = False
-        self._ghost = GhostNorms(bare(self._model), self._columns.canonical, self._guard.begin)
-        self._handles += self._ghost.handles
+        self._hooked = [p.requires_grad for p in self._parameters]
+        self._ghost = ghost
+        self._handles += ghost.handles
 
     def close(self) -> None:
         """Take every hook off."""

@@ -147,6 +147,7 @@ class NoiseTracker:
         self._stop_pacing()
         if not self._given:
             self.every = 1
+        self._collector.start(self._due())
 
     def step(self, scaler: torch.amp.GradScaler | None = None, unscaled: bool = False) -> None:
         """Close the step: call it after the last backward pass, before unscaling, clipping and `optimizer.step()`.
@@ -157,7 +158,8 @@ class NoiseTracker:
 
         Raises:
             ValueError: a backward pass without its `micro_batch`, gradients changed since the last one, weights given
-                for some parts only, or a layer put in after the tracker was made.
+                for some parts only, or a layer put in after the tracker was made; with example hooks, a layer they
+                don't know that began to train.
         """
         if self._due():
             found = self._collector.norms(scaler, unscaled)

@@ -174,6 +174,8 @@ def trouble(rank, world):
         tracker.micro_batch(12)
     tracker.step()
     skipped["twice"] = (tracker.estimate().dropped, dict(tracker.skipped))
+    with pytest.raises(ValueError, match="example hooks come too late"):
+        tracker.use_example_hooks()
     model = DDP(build("mlp"))
     tracker = NoiseTracker(model)
     images, labels = data("mlp")

@@ -11,7 +11,7 @@ from torch import nn
 from zoo import BATCH, build, data, loss
 
 from noisescale import NoiseTracker
-from noisescale.guard import TWO_BACKWARDS
+from noisescale.guard import TWO_BACKWARDS, UNHOOKED
 from noisescale.uses import Outer, sq_norms
 
 
@@ -254,6 +254,41 @@ def test_two_backward_passes_through_nothing_but_an_lstm_are_left_out():
         tracker.step()
         model.zero_grad()
     assert dict(tracker.skipped) == {TWO_BACKWARDS: 1}
+
+
+def test_layers_that_are_frozen_or_begin_to_train_later():
+    model, batch = build("mlp"), data("mlp")
+    body = [f"1.{n}" for n, _ in model[1].named_parameters()]
+    tracker = NoiseTracker(model, window=1)
+    model[3].requires_grad_(False)
+    tracker.use_example_hooks()
+    for trains, steps in ((False, 1), (True, 2), (False, 1)):
+        model[3].requires_grad_(trains)
+        for _ in range(steps):
+            step(model, tracker, batch)
+        copied = copy.deepcopy(model).requires_grad_(True)
+        assert_same(tracker.estimate(), truth(copied, batch, [1] * BATCH, names=None if trains else body))
+    assert dict(tracker.skipped) == {UNHOOKED: 1}
+
+
+def test_an_unknown_layer_that_begins_to_train_is_named():
+    model = nn.Sequential(nn.Linear(50, 8), nn.PReLU().requires_grad_(False), nn.Linear(8, 3))
+    tracker = hooked(model)
+    batch = torch.randn(BATCH, 50), torch.arange(BATCH) % 3
+    step(model, tracker, batch)
+    model[1].requires_grad_(True)
+    with pytest.raises(ValueError, match=r"no rule for .* 1 \(PReLU: weight\)"):
+        step(model, tracker, batch)
+
+
+def test_a_model_that_is_refused_can_still_be_measured_by_micro_batches():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(50, 8), nn.PReLU(), nn.Linear(8, 3)).double()
+    tracker, batch = NoiseTracker(model), data("mlp")
+    with pytest.raises(ValueError, match="no rule"):
+        tracker.use_example_hooks()
+    tracker.backward(loss, batch, parts=2)
+    tracker.step()
+    assert_same(tracker.estimate(), truth(model, batch, [6, 6]))
 
 
 @pytest.mark.parametrize("name", ["mlp", "lstm"])

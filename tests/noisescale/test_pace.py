@@ -123,10 +123,20 @@ def test_what_is_frozen_takes_time_too():
 
 @pytest.mark.parametrize(("given", "then"), [(None, 1), (3, 3)])
 def test_example_hooks_that_come_late_measure_every_step_again_unless_told_otherwise(given, then):
-    tracker = train(NoiseTracker(mlp(), every=given), torch.randn(128, 700), steps=3)
+    model = mlp()
+    tracker = train(NoiseTracker(model, window=1, every=given), torch.randn(128, 700), steps=4)
     assert tracker.every == (given or 11)
     tracker.use_example_hooks()
     assert tracker.every == then
+    for _ in range(2):  # what isn't measured leaves nothing behind
+        train(tracker, torch.randn(16, 700), parts=1)
+    inputs = torch.randn(16, 700)
+    found = train(tracker, inputs, parts=1).estimate()
+    tracker.close()
+    alone = NoiseTracker(model)
+    alone.use_example_hooks()
+    assert not tracker.skipped
+    assert found.trace_cov == train(alone, inputs, parts=1).estimate().trace_cov
 
 
 def test_small_models_are_measured_at_every_step():
