@@ -131,8 +131,8 @@ class Collector:
             return
         count, row = 1, self._row or self._open()
         if self._ghost is not None:
-            count = round(examples)
-            norms = {self._index[name]: each for name, each in self._ghost.take(count).items()}
+            norms = {self._index[name]: each for name, each in self._ghost.take(examples).items()}
+            count = int(examples)
             trained = [i for i in norms if self._parameters[i].requires_grad]
             for i in trained:
                 torch.sqrt(norms[i].sum(), out=row[0][i])

@@ -90,7 +90,7 @@ class GhostNorms:
         return {"on": False}
 
     @torch.no_grad()
-    def take(self, examples: int) -> dict[str, Tensor]:
+    def take(self, examples: float) -> dict[str, Tensor]:
         """name → (B,), and forget. Raises ValueError where a layer's input didn't have the examples first."""
         for module, record in self._records:
             if all(g is None for g in record.gradients):
@@ -111,7 +111,7 @@ class GhostNorms:
                     if len(rows) == 1
                     else "examples must come first, and micro_batch() takes their number, not that of tokens"
                 )
-                raise ValueError(f"{name}: its layer saw {len(rows)} rows for {examples} examples; {why}")
+                raise ValueError(f"{name}: its layer saw {len(rows)} rows for {examples:g} examples; {why}")
         if not self._checked:
             doubt = self._doubts.get(examples, "")
             if norms and examples > 1 and not self._doubts:
@@ -124,7 +124,7 @@ class GhostNorms:
             self._check(uses, examples)
         return norms
 
-    def _check(self, uses: dict[str, list[Use]], examples: int) -> None:
+    def _check(self, uses: dict[str, list[Use]], examples: float) -> None:
         """Again at the next step where gradients aren't finite, and where there is one example only."""
         seen, self._seen = self._seen, {}
         if not seen:

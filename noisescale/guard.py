@@ -48,6 +48,7 @@ class Guard:
     def begin(self) -> None:
         """A backward pass begins and has added to nothing yet."""
         self._before = self.versions()
+        self.touched = True
         if not self._parts:
             self._first = self._before
 

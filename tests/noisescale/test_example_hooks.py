@@ -291,6 +291,16 @@ def test_a_model_that_is_refused_can_still_be_measured_by_micro_batches():
     assert_same(tracker.estimate(), truth(model, batch, [6, 6]))
 
 
+def test_a_forgotten_micro_batch_is_an_error_and_rows_are_whole():
+    model, batch = build("mlp"), data("mlp")
+    tracker = hooked(model)
+    loss(model, batch).backward()
+    with pytest.raises(ValueError, match="call micro_batch"):
+        tracker.step()
+    with pytest.raises(ValueError, match=r"saw 12 rows for 12\.4 examples"):
+        tracker.micro_batch(12.4)
+
+
 @pytest.mark.parametrize("name", ["mlp", "lstm"])
 def test_a_forward_pass_that_no_backward_pass_follows_changes_nothing(name):
     model = build(name)
