@@ -17,7 +17,7 @@ from noisescale.ghost import GhostNorms
 from noisescale.guard import NO_GRADIENT, ONE_PART, TWO_BACKWARDS, Guard
 from noisescale.parts import Layout, StepSums, weights_of
 from noisescale.precondition import inverse_roots
-from noisescale.sheet import Sheet, write_norm
+from noisescale.sheet import Sheet, unrounded, write_norm
 from noisescale.undisturbed import beside
 from noisescale.wrappers import bare, find_ddp, refuse_join, refuse_unknown_ranks
 
@@ -131,7 +131,8 @@ class Collector:
             return
         count, row = 1, self._row or self._open()
         if self._ghost is not None:
-            norms = {self._index[name]: each for name, each in self._ghost.take(examples).items()}
+            with unrounded(self.device):
+                norms = {self._index[name]: each for name, each in self._ghost.take(examples).items()}
             count = int(examples)
             trained = [i for i in norms if self._parameters[i].requires_grad]
             for i in trained:

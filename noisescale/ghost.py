@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from noisescale.coupled import batch_norms, refuse_coupled
 from noisescale.layers import RULES
 from noisescale.recurrent import Record, lstm, refusal
-from noisescale.sheet import HALF
+from noisescale.sheet import HALF, unrounded
 from noisescale.trial import layer_input, rows_that_stay, shared
 from noisescale.undisturbed import beside
 from noisescale.uses import Use, sq_norms
@@ -197,9 +197,10 @@ class GhostNorms:
         if x.dtype in HALF:
             x = x.float()
         names = self._names[module]
-        for local, use in RULES[type(module)](module, x, g).items():
-            if local in names:
-                self._keep(names[local], use)
+        with unrounded(g.device):
+            for local, use in RULES[type(module)](module, x, g).items():
+                if local in names:
+                    self._keep(names[local], use)
 
     def _keep(self, name: str, use: Use) -> None:
         """Only what has to wait: a parameter with one use is done with, and its layer's tensors are free again."""

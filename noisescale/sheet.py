@@ -2,6 +2,8 @@ r"""The norms of one step, written in place while training runs."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,12 @@ class Sheet:
     def copy(self, rows: int) -> Tensor:
         """The first `rows` rows end to end."""
         return torch.cat(self._rows[:rows]).flatten()
+
+
+def unrounded(device: torch.device) -> AbstractContextManager[None]:
+    """Without autocast, which stands around the backward pass too in some loops, and would take norms in half."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 def norm(gradient: Tensor) -> Tensor:

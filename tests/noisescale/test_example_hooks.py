@@ -301,6 +301,30 @@ def test_a_forgotten_micro_batch_is_an_error_and_rows_are_whole():
         tracker.micro_batch(12.4)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 2.0**16])
+def test_autocast_around_the_backward_pass_does_not_reach_the_norms(scale):
+    """Products of gradients leave fp16's range on both sides, those of a batch's mean sooner than the gradients."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
+    inputs, labels = torch.randn(BATCH, 8, 64), torch.randint(10, (BATCH, 8))
+    found = []
+    for around in (False, True):
+        tracker = hooked(model)
+        model.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            value = loss(model, (inputs, labels)) * scale
+            if around:
+                value.backward()
+                tracker.micro_batch(BATCH)
+        if not around:
+            value.backward()
+            tracker.micro_batch(BATCH)
+        tracker.step()
+        tracker.close()
+        found.append(tracker.estimate())
+    assert found[0].steps == 1 and found[0].trace_cov == found[1].trace_cov
+
+
 @pytest.mark.parametrize("name", ["mlp", "lstm"])
 def test_a_forward_pass_that_no_backward_pass_follows_changes_nothing(name):
     model = build(name)
