@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from noisescale.average import NoiseScale
-from noisescale.given import BCrit, Floats, checked_times, doubt, estimate_of, is_pair
+from noisescale.given import BCrit, Floats, checked_run, checked_times, doubt, estimate_of
 from noisescale.pareto import Estimate, ParetoFit
 from noisescale.text import number, table, whole, with_interval
 
@@ -145,8 +145,8 @@ def advise(
         middle = math.sqrt(b_crit.smallest * b_crit.largest)
         run = (middle, float(b_crit.steps(middle)))
     batch, seconds, count = checked_times(batch_size, step_seconds, devices)
-    if run is not None and not is_pair(run):
-        raise ValueError(f"run must be a positive batch size and number of steps, such as (256, 100_000), got {run!r}")
+    if run is not None:
+        run = checked_run(run)
 
     measured = np.ones(batch.size, dtype=bool)
     if np.ndim(devices) == 0:

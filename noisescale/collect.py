@@ -124,26 +124,28 @@ class Collector:
             refuse_join(self._ddp)
         if not self._on:
             return
-        self._examples.append(examples)
-        self._weights.append(weight)
         if self._guard.buckets:
             self._guard.close()
-            return
-        count, row = 1, self._row or self._open()
-        if self._ghost is not None:
-            with unrounded(self.device):
-                norms = {self._index[name]: each for name, each in self._ghost.take(examples).items()}
-            count = int(examples)
-            trained = [i for i in norms if self._parameters[i].requires_grad]
-            for i in trained:
-                torch.sqrt(norms[i].sum(), out=row[0][i])
-            self._guard.seen(trained)
-            if self._ghost.twice:
-                self._guard.problem, self._ghost.twice = TWO_BACKWARDS, False
-        self._guard.close()
-        self._counts.append(count)
-        self._part += 1
-        self._row = []
+        else:
+            row = self._row or self._open()
+            self._counts.append(1 if self._ghost is None else self._take(self._ghost, examples, row[0]))
+            self._guard.close()
+            self._part += 1
+            self._row = []
+        self._examples.append(examples)
+        self._weights.append(weight)
+
+    def _take(self, ghost: GhostNorms, examples: float, row: tuple[Tensor, ...]) -> int:
+        """The examples' norms into `row`; how many they are."""
+        with unrounded(self.device):
+            norms = {self._index[name]: each for name, each in ghost.take(examples).items()}
+        trained = [i for i in norms if self._parameters[i].requires_grad]
+        for i in trained:
+            torch.sqrt(norms[i].sum(), out=row[i])
+        self._guard.seen(trained)
+        if ghost.twice:
+            self._guard.problem, ghost.twice = TWO_BACKWARDS, False
+        return int(examples)
 
     def norms(self, scaler: torch.amp.GradScaler | None, unscaled: bool) -> tuple[Tensor, Layout] | str:
         """This rank's norms in one vector and what they are of; or why there are none.

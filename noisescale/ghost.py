@@ -98,8 +98,8 @@ class GhostNorms:
             for local, use in lstm(module, record).items():
                 if local in self._names[module]:
                     self._keep(self._names[module][local], use)
-        uses, norms = self._uses, self._norms
-        self._uses, self._norms, self._records = {}, {}, []
+        uses, norms, seen = self._uses, self._norms, self._seen
+        self._uses, self._norms, self._seen, self._records = {}, {}, {}, []
         self._calls.clear()
         self._passes.clear()
         self._begun = False
@@ -117,16 +117,16 @@ class GhostNorms:
             if norms and examples > 1 and not self._doubts:
                 doubt = (
                     "can't tell whether the examples come first in every layer's input: that is tried out where the "
-                    "model itself is called, model(…), and only layers or methods of it were"
+                    "model itself is called, model(…), and only layers or methods of it were; give the tracker the "
+                    "module that is called"
                 )
             if doubt:
-                raise ValueError(f"{doubt}; measure with per_example(), or compare micro-batches")
-            self._check(uses, examples)
+                raise ValueError(f"{doubt}, measure with per_example(), or compare micro-batches")
+            self._check(seen, uses, examples)
         return norms
 
-    def _check(self, uses: dict[str, list[Use]], examples: float) -> None:
+    def _check(self, seen: dict[str, Tensor], uses: dict[str, list[Use]], examples: float) -> None:
         """Again at the next step where gradients aren't finite, and where there is one example only."""
-        seen, self._seen = self._seen, {}
         if not seen:
             return
         whole = torch.stack([torch.linalg.vector_norm(g) for g in seen.values()]).norm()

@@ -20,13 +20,15 @@ def doubt(b_crit: BCrit) -> str:
     return b_crit.remark if b_crit.remark.startswith("not determined") else f"not determined: {b_crit.remark}"
 
 
-def is_pair(run: object) -> bool:
-    """Whether it is a batch size and a number of steps, both positive."""
+def checked_run(run: tuple[float, float]) -> tuple[float, float]:
+    """A batch size and a number of steps. Raises ValueError where it isn't two positive numbers."""
     try:
-        batch, steps = map(float, run)  # type: ignore[call-overload]
+        batch, steps = (float(x) for x in run)
     except (TypeError, ValueError):
-        return False
-    return all(math.isfinite(x) and x > 0 for x in (batch, steps))
+        batch = steps = math.nan
+    if isinstance(run, str) or not all(math.isfinite(x) and x > 0 for x in (batch, steps)):
+        raise ValueError(f"run must be a positive batch size and number of steps, such as (256, 100_000), got {run!r}")
+    return batch, steps
 
 
 def estimate_of(name: str, b_crit: BCrit) -> Estimate:

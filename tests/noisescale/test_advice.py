@@ -150,6 +150,7 @@ def test_an_open_interval_gives_open_ranges():
         ((5.0, [8, 16], [1, 1]), {"run": 100}, "run must be .* got 100"),
         ((5.0, [8, 16], [1, 1]), {"run": (100,)}, "run must be"),
         ((5.0, [8, 16], [1, 1]), {"run": (100, None)}, "run must be"),
+        ((5.0, [8, 16], [1, 1]), {"run": "12"}, "run must be .* got '12'"),
         ((None, [8, 16], [1, 1]), {}, "b_crit must be a number, .* got None"),
         ((ratio_of_means([1.0, 2], [1.0, 2]), [8, 16], [1, 1]), {}, r"Estimate\(value, low, high\)"),
     ],

@@ -409,3 +409,16 @@ def test_an_embedding_that_counts_ids_over_the_batch_is_refused():
     model = nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True), nn.Linear(4, 1))
     with pytest.raises(ValueError, match=r"0 \(Embedding with scale_grad_by_freq"):
         NoiseTracker(model).use_example_hooks()
+
+
+def test_a_part_that_was_refused_leaves_no_trace():
+    model, batch = build("mlp"), data("mlp")
+    tracker = hooked(model)
+    loss(model, batch).backward()
+    with pytest.raises(ValueError, match="its layer saw 12 rows for 11 examples"):
+        tracker.micro_batch(BATCH - 1)
+    model.zero_grad()
+    loss(model, batch).backward()
+    tracker.micro_batch(BATCH)
+    tracker.step()
+    assert_same(tracker.estimate(), truth(model, batch, [1] * BATCH))
