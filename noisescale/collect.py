@@ -138,10 +138,10 @@ class Collector:
     def _take(self, ghost: GhostNorms, examples: float, row: tuple[Tensor, ...]) -> int:
         """The examples' norms into `row`; how many they are."""
         with unrounded(self.device):
-            norms = {self._index[name]: each for name, each in ghost.take(examples).items()}
+            norms = {self._index[name]: norm for name, norm in ghost.take(examples).items()}
         trained = [i for i in norms if self._parameters[i].requires_grad]
         for i in trained:
-            torch.sqrt(norms[i].sum(), out=row[i])
+            row[i].copy_(norms[i])
         self._guard.seen(trained)
         if ghost.twice:
             self._guard.problem, ghost.twice = TWO_BACKWARDS, False

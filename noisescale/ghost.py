@@ -16,11 +16,11 @@ from noisescale.recurrent import Record, lstm, refusal
 from noisescale.sheet import HALF, unrounded
 from noisescale.trial import layer_input, rows_that_stay, shared
 from noisescale.undisturbed import beside
-from noisescale.uses import Use, sq_norms
+from noisescale.uses import Use, examples, norm
 
 
 class GhostNorms:
-    r"""Squared norms of the examples' gradients, as they enter the batch's: |∇(loss_i / B)|² for a mean over B.
+    r"""Norms of the examples' gradients, as they enter the batch's: √(Σ_i |∇(loss_i / B)|²) for a mean over B.
 
     Knows Linear, Conv1d, Conv2d, Embedding, LayerNorm, RMSNorm, GroupNorm and LSTM; tied weights and layers that are
     called twice are summed before the norm. In the first step each parameter's examples are added up and compared with
@@ -71,6 +71,7 @@ class GhostNorms:
         self._calls: Counter[str] = Counter()
         self._passes: dict[str, int] = {}
         self._norms: dict[str, Tensor] = {}
+        self._rows: list[tuple[str, int]] = []
         self._uses: dict[str, list[Use]] = {}
         self._records: list[tuple[nn.LSTM, Record]] = []
         self._checked = False
@@ -81,40 +82,43 @@ class GhostNorms:
         for module in self._names:
             see = self._see_lstm if isinstance(module, nn.LSTM) else self._see
             self.handles.append(module.register_forward_hook(see, with_kwargs=True))
-        for name, p in model.named_parameters():
-            if p.requires_grad:
-                known = canonical[name]
-                self.handles.append(p.register_hook(lambda g, known=known: self._compare(known, g)))
+        self._comparing = [
+            p.register_hook(lambda g, known=canonical[name]: self._compare(known, g))
+            for name, p in model.named_parameters()
+            if p.requires_grad
+        ]
+        self.handles += self._comparing
 
     def __getstate__(self) -> dict[str, Any]:
         return {"on": False}
 
     @torch.no_grad()
-    def take(self, examples: float) -> dict[str, Tensor]:
-        """name → (B,), and forget. Raises ValueError where a layer's input didn't have the examples first."""
+    def take(self, batch: float) -> dict[str, Tensor]:
+        """name → √(Σ over the `batch` examples of the square), and forget. Raises ValueError where a layer's input
+        didn't have the examples first."""
         for module, record in self._records:
             if all(g is None for g in record.gradients):
                 continue  # a forward pass that no backward pass followed
             for local, use in lstm(module, record).items():
                 if local in self._names[module]:
                     self._keep(self._names[module][local], use)
-        uses, norms, seen = self._uses, self._norms, self._seen
-        self._uses, self._norms, self._seen, self._records = {}, {}, {}, []
+        uses, norms, rows, seen = self._uses, self._norms, self._rows, self._seen
+        self._uses, self._norms, self._rows, self._seen, self._records = {}, {}, [], {}, []
         self._calls.clear()
         self._passes.clear()
         self._begun = False
-        norms |= {name: sq_norms(found) for name, found in uses.items()}
-        for name, rows in norms.items():
-            if len(rows) != examples:
+        for name, count in rows:
+            if count != batch:
                 why = (
                     "ids (1, …) that the examples share may only be broadcast over them"
-                    if len(rows) == 1
+                    if count == 1
                     else "examples must come first, and micro_batch() takes their number, not that of tokens"
                 )
-                raise ValueError(f"{name}: its layer saw {len(rows)} rows for {examples:g} examples; {why}")
+                raise ValueError(f"{name}: its layer saw {count} rows for {batch:g} examples; {why}")
+        norms |= {name: norm(found) for name, found in uses.items()}
         if not self._checked:
-            doubt = self._doubts.get(examples, "")
-            if norms and examples > 1 and not self._doubts:
+            doubt = self._doubts.get(batch, "")
+            if norms and batch > 1 and not self._doubts:
                 doubt = (
                     "can't tell whether the examples come first in every layer's input: that is tried out where the "
                     "model itself is called, model(…), and only layers or methods of it were; give the tracker the "
@@ -122,10 +126,10 @@ class GhostNorms:
                 )
             if doubt:
                 raise ValueError(f"{doubt}, measure with per_example(), or compare micro-batches")
-            self._check(seen, uses, examples)
+            self._check(seen, uses, batch)
         return norms
 
-    def _check(self, seen: dict[str, Tensor], uses: dict[str, list[Use]], examples: float) -> None:
+    def _check(self, seen: dict[str, Tensor], uses: dict[str, list[Use]], batch: float) -> None:
         """Again at the next step where gradients aren't finite, and where there is one example only."""
         if not seen:
             return
@@ -140,13 +144,15 @@ class GhostNorms:
                     f"{name}: the examples' gradients don't add up to the batch's: it is used outside its layer's "
                     "forward, or its layer's input doesn't have the examples first"
                 )
-        self._checked = examples > 1
+        self._checked = batch > 1
+        for handle in self._comparing if self._checked else ():
+            handle.remove()
 
     def _follows(self) -> bool:
         return self.on and not beside()
 
     def _compare(self, name: str, gradient: Tensor) -> None:
-        if self._follows() and not self._checked:
+        if self._follows():
             dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach().clone()
             self._seen[name] = self._seen[name] + dense if name in self._seen else dense
 
@@ -204,8 +210,9 @@ class GhostNorms:
 
     def _keep(self, name: str, use: Use) -> None:
         """Only what has to wait: a parameter with one use is done with, and its layer's tensors are free again."""
+        self._rows.append((name, examples(use)))
         if self._calls[name] == 1 and self._checked:
-            self._norms[name] = sq_norms([use])
+            self._norms[name] = norm([use])
         else:
             self._uses.setdefault(name, []).append(use)
 

@@ -1,4 +1,4 @@
-r"""One use of a parameter in a forward pass, and the per-example squared norms of the gradients it brings.
+r"""One use of a parameter in a forward pass, and what the gradients it brings to the examples add up to in squares.
 
 A parameter used several times (tied weights, a layer called twice) has one gradient: the uses are summed before the
 norm. Each use is kept in the form that is cheapest to take norms in; a matrix product never has to be formed where
@@ -84,31 +84,36 @@ class Rows:
 Use = Whole | Formed | Outer | Rows
 
 
-def sq_norms(uses: Sequence[Use]) -> Tensor:
-    """|per-example gradient|² of one parameter from all its uses, shape (B,)."""
+def examples(use: Use) -> int:
+    """B."""
+    return len(use.u if isinstance(use, Outer) else use.g if isinstance(use, Formed) else use.gradient)
+
+
+def norm(uses: Sequence[Use]) -> Tensor:
+    """√(Σ_b |G_b|²) over the examples b, where G_b is their gradient of one parameter from all its uses."""
     if len(uses) == 1 and isinstance(uses[0], Formed):
-        return torch.cat([_sq(piece) for piece in uses[0].pieces()])
+        return _norm(torch.stack([_norm(piece) for piece in uses[0].pieces()]))
     if any(isinstance(use, Whole | Formed) for use in uses):
         gradients = [_whole(use) for use in uses]
-        return _sq(gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0))
+        return _norm(gradients[0] if len(gradients) == 1 else torch.stack(gradients).sum(0))
     outers = [use for use in uses if isinstance(use, Outer)]
     rows = [use for use in uses if isinstance(use, Rows)]
-    found = []
-    if outers:
-        outer = outers[0]
-        if len(outers) > 1:
-            outer = Outer(torch.cat([o.u for o in outers], 1), torch.cat([o.v for o in outers], 1))
-        found.append(_outer_sq(outer))
-    if rows:
-        row = rows[0]
-        if len(rows) > 1:
-            row = Rows(torch.cat([r.ids for r in rows], 1), torch.cat([r.gradient for r in rows], 1), row.rows)
-        same = row.ids[:, :, None] == row.ids[:, None, :]
-        found.append((_gram(row.gradient, row.gradient) * same).sum((1, 2)))
-        for outer in outers:
-            index = row.ids[:, None, :].expand(-1, outer.u.shape[1], -1)
-            found.append(2 * (outer.u.gather(2, index) * _gram(outer.v, row.gradient)).sum((1, 2)))
-    return torch.stack(found).sum(0).clamp(min=0)  # where terms cancel, rounding may leave less than nothing
+    outer = outers[0] if outers else None
+    if outer is not None and len(outers) > 1:
+        outer = Outer(torch.cat([o.u for o in outers], 1), torch.cat([o.v for o in outers], 1))
+    if not rows:
+        assert outer is not None
+        return _outer_norm(outer)
+    row = rows[0]
+    if len(rows) > 1:
+        row = Rows(torch.cat([r.ids for r in rows], 1), torch.cat([r.gradient for r in rows], 1), row.rows)
+    same = row.ids[:, :, None] == row.ids[:, None, :]
+    square = (_gram(row.gradient, row.gradient) * same).sum()
+    if outer is not None:
+        index = row.ids[:, None, :].expand(-1, outer.u.shape[1], -1)
+        both = (outer.u.gather(2, index) * _gram(outer.v, row.gradient)).sum()
+        square = square + _outer_norm(outer) ** 2 + 2 * both
+    return _root(square)
 
 
 def _whole(use: Use) -> Tensor:
@@ -120,19 +125,24 @@ def _whole(use: Use) -> Tensor:
     return use.gradient
 
 
-def _outer_sq(use: Outer) -> Tensor:
+def _outer_norm(use: Outer) -> Tensor:
     positions, out, into = use.u.shape[1], use.u.shape[2], use.v.shape[2]
     if positions == 1:
-        return _sq(use.u.flatten(1)) * _sq(use.v.flatten(1))
+        return _norm(torch.linalg.vector_norm(use.u, dim=2) * torch.linalg.vector_norm(use.v, dim=2))
     if use.gram is not None or positions * (out + into) < out * into:
         of_u = _gram(use.u, use.u) if use.gram is None else use.gram
-        return torch.linalg.vecdot(of_u.flatten(1), _gram(use.v, use.v).flatten(1))
-    return _sq((use.u.transpose(1, 2) @ use.v).flatten(1))
+        return _root(torch.linalg.vecdot(of_u.flatten(1), _gram(use.v, use.v).flatten(1)).sum())
+    return _norm(use.u.transpose(1, 2) @ use.v)
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:
     return a @ b.transpose(1, 2)
 
 
-def _sq(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1) ** 2
+def _norm(gradients: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(gradients)
+
+
+def _root(square: Tensor) -> Tensor:
+    """√; where terms cancel, rounding may leave less than nothing."""
+    return square.clamp(min=0).sqrt()

@@ -12,7 +12,7 @@ from zoo import BATCH, build, data, loss
 
 from noisescale import NoiseTracker
 from noisescale.guard import TWO_BACKWARDS, UNHOOKED
-from noisescale.uses import Outer, sq_norms
+from noisescale.uses import Outer, norm
 
 
 class Positions(nn.Module):
@@ -164,11 +164,11 @@ def test_products_that_cancel_are_no_nan():
     """Equal inputs at five positions and output gradients that add up to nothing: rounding leaves a little of either
     sign, whose root would be no number and drop the step."""
     generator = torch.Generator().manual_seed(0)
-    u = torch.randn(100, 5, 64, generator=generator)
-    v = torch.randn(100, 1, 64, generator=generator).expand(100, 5, 64)
-    u = u - u.mean(1, keepdim=True)
-    found = sq_norms([Outer(u, v)])
-    assert (found >= 0).all() and found.max() < 1e-4 * (u.square().sum((1, 2)) * v.square().sum((1, 2))).max()
+    for _ in range(100):
+        u = torch.randn(1, 5, 64, generator=generator)
+        v = torch.randn(1, 1, 64, generator=generator).expand(1, 5, 64)
+        u = u - u.mean(1, keepdim=True)
+        assert 0 <= norm([Outer(u, v)]) < 1e-2 * u.norm() * v.norm()
 
 
 def test_group_norm_without_positions_is_exact():
