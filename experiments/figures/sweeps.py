@@ -133,8 +133,10 @@ def draw_learning_rates(axes: Axes, sweep: SweepResult) -> None:
     log_axis(axes.yaxis, tried["lr"].min(), tried["lr"].max())
     axes.set_xlabel(f"batch size B ({sweep.unit}s)")
     axes.set_ylabel("learning rate")
-    untuned = tried["batch_size"].is_unique
-    axes.set_title(sweep.name + ("\nnot tuned: one learning rate tried at each batch size" if untuned else ""))
+    rates = tried.groupby("batch_size").size()
+    alone = [number(size) for size in rates.index[rates == 1]]
+    where = "each batch size" if len(alone) == len(rates) else f"B = {', '.join(alone)}"
+    axes.set_title(sweep.name + (f"\nnot tuned: one learning rate tried at {where}" if alone else ""))
     axes.legend(loc="best")
 
 

@@ -194,16 +194,20 @@ def test_tuned_runs_are_the_best_learning_rates(results):
     assert sorted(runs["batch_size"].unique()) == list(middle) and len(runs) == 2 * len(middle)
 
 
-def test_a_single_learning_rate_is_not_called_tuned(results, tmp_path):
+@pytest.mark.parametrize("also", [False, True])
+def test_a_single_learning_rate_is_not_called_tuned(results, tmp_path, also):
+    """At every batch size, or at all but the smallest."""
     tables = plant(Planted(seeds=1))
+    sizes = sorted(tables.runs["batch_size"].unique())
     middle = tables.runs.groupby("batch_size")["lr"].transform("median")
-    kept = tables.runs[tables.runs["lr"] == middle]
+    kept = tables.runs[(tables.runs["lr"] == middle) | (also & (tables.runs["batch_size"] == sizes[0]))]
     curves = tables.curves[tables.curves["run_id"].isin(kept["run_id"])]
     analyse(save(replace(tables, runs=kept, curves=curves), tmp_path / "svhn-small"), [0.5, 0.2])
     titles = [
         learning_rates(read_sweep(folder / "svhn-small"), folder).axes[0].get_title() for folder in (tmp_path, results)
     ]
-    assert ["not tuned" in title for title in titles] == [True, False]
+    alone = f"B = {', '.join(map(number, sizes[1:]))}" if also else "each batch size"
+    assert titles[0].endswith(f"not tuned: one learning rate tried at {alone}") and "not tuned" not in titles[1]
 
 
 def test_b_simple_along_the_run_is_the_planted_one(results):
