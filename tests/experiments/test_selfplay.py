@@ -13,7 +13,6 @@ from experiments.tasks.rl.policy import Policy
 from experiments.tasks.rl.selfplay import SelfPlayConfig, SelfPlayTask
 from experiments.tasks.rl.two_player import TwoPlayerPong, shrink
 
-pytestmark = pytest.mark.filterwarnings("ignore:pkg_resources is deprecated")
 CPU = torch.device("cpu")
 
 
