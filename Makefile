@@ -34,28 +34,28 @@ $(READY): pyproject.toml uv.lock
 	@touch $@
 
 sweep: $(READY) ## train, fit, draw, print the verdict; goes on where it stopped
-	@$(PY) -m experiments.$(if $(DETACH),detach,train) $(SUITE) $(if $(DRY),dry=true)
+	@$(PY) -m experiments.cli.$(if $(DETACH),detach,train) $(SUITE) $(if $(DRY),dry=true)
 
 status: $(READY) ## done, running, failed, missing runs, and why they failed
-	@$(PY) -m experiments.status $(SUITE)
+	@$(PY) -m experiments.cli.status $(SUITE)
 
 collect: $(READY) ## finished runs into the committed tables
-	@$(PY) -m experiments.collect $(SUITE)
+	@$(PY) -m experiments.cli.collect $(SUITE)
 
 analyse: $(READY) ## fits and verdict from the committed tables
-	@$(PY) -m experiments.analyse results/$(TASK)-$(PRESET)
+	@$(PY) -m experiments.cli.analyse results/$(TASK)-$(PRESET)
 
 figures: $(READY) ## every figure, from the committed tables
-	@$(PY) -m experiments.figures
+	@$(PY) -m experiments.cli.figures
 
 report: $(READY) ## results/report.md and report.html, from the committed tables
-	@$(PY) -m experiments.report
+	@$(PY) -m experiments.cli.report
 
 notebooks: $(READY) ## run the notebooks in place, from the committed tables
 	@$(PY) notebooks/execute.py
 
 wandb-sync: $(READY) ## finished offline runs to Weights & Biases; can be repeated
-	@$(PY) -m experiments.wandb_sync $(SUITE)
+	@$(PY) -m experiments.cli.wandb_sync $(SUITE)
 
 gpu: ## MINUTES=8 on a GPU: its tests, benchmarks, then what is missing of the paper's sizes, into OUT=results
 	@scripts/gpu.sh $(MINUTES) $(OUT) $(ARGS)

@@ -20,9 +20,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from experiments.rmsprop import RMSpropTF
 from experiments.tasks.rl.a2c import A2CConfig, A2CTask
 from experiments.tasks.rl.envs import AtariEnvs, Step
+from experiments.training.tensorflow_rmsprop import RMSpropTF
 
 SECONDS = 2.0
 

@@ -18,8 +18,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from experiments.config import RunConfig, load
-from experiments.loop import Trainer, make_optimizer
 from experiments.tasks import TASKS
+from experiments.training.loop import Trainer, make_optimizer
 
 SIZES = (16, 64, 1024)  # in samples: images, sequences
 ROUNDS = 7

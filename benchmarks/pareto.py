@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisescale.pareto import Estimate, fit_pareto
-from noisescale.seeds import bootstrap_seeds
+from noisescale.pareto.bootstrap import bootstrap_seeds
+from noisescale.pareto.fit import Estimate, fit_pareto
 
 S_MIN = 100.0
 REPLICATES = 400

@@ -23,7 +23,7 @@ COUNTS = (0, 1_000, 10_000)
 
 def measure(command: str, where: list[str]) -> None:
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    run = [sys.executable, "-m", f"experiments.{command}", "task=quadratic", "preset=smoke", *where]
+    run = [sys.executable, "-m", f"experiments.cli.{command}", "task=quadratic", "preset=smoke", *where]
     subprocess.run(run, cwd=ROOT, check=True, capture_output=True)
     wall, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -32,7 +32,7 @@ def state(pid: int) -> tuple[float, float]:
 
 def main(folder: str) -> None:
     where = [f"runs={folder}/runs", f"results={folder}/results"]
-    command = [sys.executable, "-m", "experiments.train", *SWEEP, *where]
+    command = [sys.executable, "-m", "experiments.cli.train", *SWEEP, *where]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     line, memory, driver, whole_driver, trained = "", [], 0.0, 0.0, 0.0

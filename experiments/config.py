@@ -55,7 +55,7 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 @frozen
 class OptimizerConfig:
     """`clip` bounds the norm of the batch's gradient, after the noise scale has seen it. The others belong to one
-    optimizer each; `rmsprop_tf` is TensorFlow's RMSProp (`experiments.rmsprop`).
+    optimizer each; `rmsprop_tf` is TensorFlow's RMSProp (`experiments.training.tensorflow_rmsprop`).
 
     `beta2_half_life` (in the task's unit) sets Adam's β₂ = ½^(B / half-life), in place of `beta2`.
     """
@@ -109,7 +109,7 @@ class RunConfig:
 
     The run ends once the metric has been at `stop_metric` or better for `stop_patience` evaluations in a row, or at
     `max_steps`. `lr` is divided by ten whenever the mean of the last `stop_patience` evaluations passes the next of
-    `lr_cuts` (`experiments.spans`).
+    `lr_cuts` (`experiments.analysis.spans`).
     """
 
     task: Annotated[Any, BeforeValidator(_task_config)]

@@ -15,12 +15,12 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from experiments import raypool, slurm
 from experiments.config import parse
 from experiments.errors import UserError
-from experiments.pool import Pool
-from experiments.search import Point
-from experiments.sweep import run_sweep, say
+from experiments.launch import ray_pool, slurm
+from experiments.launch.local_pool import Pool
+from experiments.sweep.driver import run_sweep, say
+from experiments.sweep.search import Point
 
 
 class BatchSizeSearch(Sweeper):
@@ -126,5 +126,5 @@ class RayPool(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         jobs = {initial_job_idx + i: list(overrides) for i, overrides in enumerate(job_overrides)}
-        raypool.run(self.hydra_context, self.config, self.task_function, jobs, self.workers, self.gpus, self.address)
+        ray_pool.run(self.hydra_context, self.config, self.task_function, jobs, self.workers, self.gpus, self.address)
         return []

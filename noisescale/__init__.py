@@ -1,17 +1,17 @@
 """The gradient noise scale with an error bar, in anybody's training loop."""
 
-from noisescale import theory
-from noisescale.advice import Advice, advise
-from noisescale.average import MomentAverage, NoiseScale, Ratio, ratio_of_means
-from noisescale.curvature import Curvature, hessian_noise
+from noisescale.averaging import MomentAverage, NoiseScale, Ratio, ratio_of_means
+from noisescale.curvature.hessian import Curvature, hessian_noise
+from noisescale.curvature.line_search import LineSearch, LineSearchFit, fit_line_searches, line_search
 from noisescale.estimators import Moments, gradient_moments
-from noisescale.linesearch import LineSearch, LineSearchFit, fit_line_searches, line_search
-from noisescale.pareto import Estimate, ParetoFit, fit_pareto
-from noisescale.per_example import per_example_sq_norms
-from noisescale.scaling import ScalingFit, fit_scaling
-from noisescale.schedule import AdaptiveBatchSampler, AdaptiveBatchSize
-from noisescale.seeds import bootstrap_seeds
-from noisescale.tracker import NoiseTracker
+from noisescale.pareto.bootstrap import bootstrap_seeds
+from noisescale.pareto.fit import Estimate, ParetoFit, fit_pareto
+from noisescale.pareto.scaling_law import ScalingFit, fit_scaling
+from noisescale.per_example.vmap import per_example_sq_norms
+from noisescale.planning import theory
+from noisescale.planning.adaptive_batch import AdaptiveBatchSampler, AdaptiveBatchSize
+from noisescale.planning.advice import Advice, advise
+from noisescale.tracking.tracker import NoiseTracker
 
 __all__ = [
     "AdaptiveBatchSampler",

@@ -2,6 +2,6 @@
 
 import sys
 
-from noisescale.cli import main
+from noisescale.cli.main import main
 
 sys.exit(main())

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `scripts/gpu.sh MINUTES OUT [options of experiments.gpu]` on a machine that has PyTorch and perhaps no network: what else is
+# `scripts/gpu.sh MINUTES OUT [options of experiments.launch.gpu_session]` on a machine that has PyTorch and perhaps no network: what else is
 # needed comes from wheels/ (`make gpu-wheels`), into an environment that sees the machine's own packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,4 +15,4 @@ if [ ! -x .venv/bin/python ]; then
         touch .gpu-venv/.ready
     fi
 fi
-exec $python -m experiments.gpu --minutes "$minutes" --out "$out" "$@"
+exec $python -m experiments.cli.gpu --minutes "$minutes" --out "$out" "$@"

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from experiments.record import write_atomically
-from noisescale.pareto import Estimate
+from experiments.training.record import write_atomically
+from noisescale.pareto.fit import Estimate
 
 DOTS_PER_INCH = 200  # of the PNGs
 COLUMN, PAGE = 3.4, 7.0  # inches: a column, and the text width, of a printed page

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.data import classify, draw, seeded_weights
+from experiments.data.image_cache import ImageSet, crop_and_flip, normalise, subset
+from experiments.data.prefetch import Prefetch
+from experiments.data.sampling import classify, draw, seeded_weights
 from experiments.errors import UserError
-from experiments.image_data import ImageSet, crop_and_flip, normalise, subset
-from experiments.prefetch import Prefetch
 from experiments.tasks.base import Evaluation, Metric
 from experiments.tasks.resnet import Norm, ResNet, norm_layer
 

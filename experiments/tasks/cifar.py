@@ -6,7 +6,7 @@ import torch
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from experiments.image_sets import cifar10
+from experiments.data.image_sets import cifar10
 from experiments.tasks.augmented import AugmentedTask, Network
 from experiments.tasks.resnet import Count, Norm, Stages, in_words
 

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from experiments.data import classify, draw, seeded_weights
+from experiments.data.sampling import classify, draw, seeded_weights
 from experiments.tasks.base import Evaluation, Metric
 
 TRAIN = 1500

@@ -14,9 +14,9 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from experiments.data import draw, seeded_weights
-from experiments.image_data import subset
-from experiments.image_sets import SvhnSource, svhn
+from experiments.data.image_cache import subset
+from experiments.data.image_sets import SvhnSource, svhn
+from experiments.data.sampling import draw, seeded_weights
 from experiments.tasks.base import Evaluation, Metric
 from experiments.tasks.svhn import SOURCES
 

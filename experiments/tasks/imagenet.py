@@ -6,7 +6,7 @@ import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from experiments.image_sets import ImagenetSource, imagenet
+from experiments.data.image_sets import ImagenetSource, imagenet
 from experiments.tasks.augmented import AugmentedTask, Network
 from experiments.tasks.resnet import Count, Norm, Stages, in_words
 

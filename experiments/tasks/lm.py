@@ -8,11 +8,11 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from experiments.data import seeded_weights
+from experiments.data.sampling import seeded_weights
+from experiments.data.text import Part, TextName, open_corpus
 from experiments.errors import UserError
 from experiments.tasks.base import Evaluation, Metric
 from experiments.tasks.lm_models import LstmModel, TransformerModel
-from experiments.text_data import Part, TextName, open_corpus
 
 frozen = dataclass(frozen=True, config=ConfigDict(extra="forbid"), kw_only=True)
 Count = Annotated[int, Field(gt=0)]

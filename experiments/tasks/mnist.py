@@ -13,9 +13,9 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from experiments.data import classify, draw, seeded_weights
+from experiments.data.image_cache import ImageSet, cache_folder, normalise, subset
+from experiments.data.sampling import classify, draw, seeded_weights
 from experiments.errors import UserError
-from experiments.image_data import ImageSet, cache_folder, normalise, subset
 from experiments.tasks.base import Evaluation, Metric
 from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask, in_words
 

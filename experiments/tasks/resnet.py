@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from experiments.image_data import channels_last
+from experiments.data.image_cache import channels_last
 
 Norm = Literal["batch", "group"]
 Count = Annotated[int, Field(gt=0)]

@@ -8,9 +8,9 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from experiments.data import classify, draw, seeded_weights
-from experiments.image_data import normalise, subset
-from experiments.image_sets import SvhnSource, svhn
+from experiments.data.image_cache import normalise, subset
+from experiments.data.image_sets import SvhnSource, svhn
+from experiments.data.sampling import classify, draw, seeded_weights
 from experiments.tasks.base import Evaluation, Metric
 from experiments.tasks.cnn import PaperCNN, StridedCNN, dropout_mask, in_words
 

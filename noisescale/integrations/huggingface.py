@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback
 
-from noisescale.per_example import leading
-from noisescale.tracker import NoiseTracker
+from noisescale.per_example.vmap import leading
+from noisescale.tracking.tracker import NoiseTracker
 
 FILE = "noise_scale.pt"
 METHODS = ("get_batch_samples", "training_step", "log")

@@ -9,8 +9,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.utils import _pytree as pytree
 
-from noisescale.per_example import leading
-from noisescale.tracker import NoiseTracker
+from noisescale.per_example.vmap import leading
+from noisescale.tracking.tracker import NoiseTracker
 
 
 class NoiseScaleCallback(Callback):

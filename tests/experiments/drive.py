@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.collect import NOT_SCIENCE
+from experiments.tables.collecting import NOT_SCIENCE
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["task=quadratic", "preset=smoke", "sweep.batch_sizes=[16,64]", "checkpoint_seconds=0.05"]
@@ -19,7 +19,7 @@ ENVIRONMENT = os.environ | {"WANDB_MODE": "disabled", "OMP_NUM_THREADS": "1"}
 def command(folder: Path, *more: str) -> list[str]:
     """A small sweep in `folder`."""
     where = [f"results={folder}/results", f"runs={folder}/runs"]
-    return [sys.executable, "-m", "experiments.train", *SMALL, *where, *more]
+    return [sys.executable, "-m", "experiments.cli.train", *SMALL, *where, *more]
 
 
 def start(folder: Path, *more: str, **environment: str) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 
 from experiments.config import SuiteConfig
-from experiments.record import SEALED, RunRecord, _bytes, _seal
+from experiments.training.record import SEALED, RunRecord, _bytes, _seal
 
 ROWS = 60
 SUMMARY = {

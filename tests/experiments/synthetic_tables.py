@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.tables import Tables
+from experiments.tables.reading import Tables
 
 
 @dataclass(frozen=True)

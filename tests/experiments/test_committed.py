@@ -5,11 +5,11 @@ import shutil
 import pandas as pd
 import pytest
 
-from experiments.analyse import analyse
+from experiments.analysis.sweep_fit import analyse
 from experiments.config import CONFIGS, load
-from experiments.report import report
-from experiments.sweep import Sweep
-from experiments.tables import read_tables, sweep_folders
+from experiments.report.pages import report
+from experiments.sweep.driver import Sweep
+from experiments.tables.reading import read_tables, sweep_folders
 
 RESULTS = CONFIGS.parent / "results"
 FOLDERS = sweep_folders(RESULTS)

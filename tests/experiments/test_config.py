@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments import adaptive, config
+from experiments import config
 from experiments.config import CONFIGS, load, task_and_preset
 from experiments.errors import UserError
-from experiments.sweep import run_sweep
+from experiments.single_run import adaptive_batch as adaptive
+from experiments.sweep.driver import run_sweep
 from experiments.tasks import TASKS, describe, frames_per_example
 
 RL_DOC = "docs/reinforcement.md"
@@ -106,7 +107,7 @@ def test_the_preset_of_adaptive_batch_sizes_is_the_one_behind_the_committed_tabl
 def test_presets_of_single_runs_are_named_with_the_others_and_no_sweep():
     with pytest.raises(UserError, match=r"preset=local_noise: svhn_adam has no such preset; .*autocorrelation, paper"):
         load(["task=svhn_adam", "preset=local_noise"])
-    with pytest.raises(UserError, match=r"experiments\.temperature task=svhn preset=temperature"):
+    with pytest.raises(UserError, match=r"experiments\.cli\.temperature task=svhn preset=temperature"):
         run_sweep(load(["task=svhn", "preset=temperature"]), lambda shares: None)
 
 
@@ -135,7 +136,7 @@ def test_a_floor_that_meets_a_goal_is_refused_before_anything_trains():
 
 def test_the_documented_experiments_on_single_runs_compose():
     documented = (CONFIGS.parent / "docs" / "experiments.md").read_text(encoding="utf-8")
-    commands = re.findall(r"\.venv/bin/python -m experiments\.(\w+) (task=[^`\n]*)", documented)
+    commands = re.findall(r"\.venv/bin/python -m experiments\.cli\.(\w+) (task=[^`\n]*)", documented)
     assert len(commands) == 5
     for module, arguments in commands:
         assert load(arguments.split()).experiment in (module, None)

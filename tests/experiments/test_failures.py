@@ -21,18 +21,18 @@ import pytest
 import torch
 from drive import ENVIRONMENT, ROOT, SMALL, SWEEP, command, same, start, sweep, tables
 
-from experiments.collect import collect
+from experiments.cli.command import told
 from experiments.config import SuiteConfig, load
-from experiments.entry import told
+from experiments.data.text import open_corpus
 from experiments.errors import UserError
-from experiments.limit import OverTimeError, time_limit
-from experiments.loop import Trainer
-from experiments.record import RunRecord
-from experiments.search import Point
-from experiments.slurm import only_driver
-from experiments.sweep import Sweep, check_writable, train_wanted
-from experiments.text_data import open_corpus
-from experiments.worker import train_one
+from experiments.launch.job import train_one
+from experiments.launch.slurm import only_driver
+from experiments.sweep.driver import Sweep, check_writable, train_wanted
+from experiments.sweep.search import Point
+from experiments.tables.collecting import collect
+from experiments.training.loop import Trainer
+from experiments.training.record import RunRecord
+from experiments.training.time_limit import OverTimeError, time_limit
 
 CPU = torch.device("cpu")
 
@@ -197,9 +197,9 @@ def test_a_run_over_its_time_ends_and_goes_on_later(tmp_path):
 
 def _stuck(folder: str) -> None:
     """Where no exception gets: a C mutex that is locked twice."""
-    import experiments.limit
+    import experiments.training.time_limit
 
-    experiments.limit.GRACE = 0.2
+    experiments.training.time_limit.GRACE = 0.2
     with time_limit(0.2, RunRecord(Path(folder)).fail):
         libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
         libc.pthread_mutex_lock(mutex)
@@ -317,7 +317,7 @@ def test_the_death_of_wandb_costs_no_run_and_heals(local, tmp_path):
     process = start(tmp_path, WANDB_MODE="offline")
     killed = 0
     while process.poll() is None:
-        either = f"wandb-core|experiments.tracking {tmp_path}"
+        either = f"wandb-core|experiments.wandb.mirror {tmp_path}"
         found = subprocess.run(["pgrep", "-f", either], capture_output=True, text=True)
         ours = [int(pid) for pid in found.stdout.split() if str(tmp_path) in _command_line(int(pid))]
         for pid in ours:
@@ -394,7 +394,7 @@ def test_nothing_that_is_read_back_can_execute_code():
         "yaml.unsafe_load",
         "__import__",
     }
-    pipes = {("pool.py", "cloudpickle.loads")}
+    pipes = {("local_pool.py", "cloudpickle.loads")}
     seen = set()
     for path in [*ROOT.glob("experiments/**/*.py"), *ROOT.glob("noisescale/**/*.py"), *ROOT.glob("hydra_plugins/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

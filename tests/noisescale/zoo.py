@@ -1,8 +1,11 @@
 """The table of small models that every way to collect is tested on, and their exact per-example gradients."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from noisescale import gradient_moments
 
 BATCH = 12
 
@@ -118,3 +121,28 @@ def flat(gradients: dict[str, Tensor]) -> Tensor:
 
 def sq_norms(parts: Tensor) -> Tensor:
     return (parts**2).sum(-1)
+
+
+class BehindItsBack(nn.Module):
+    """The head uses the embedding's weight without a layer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 4)
+
+    def forward(self, tokens):
+        return nn.functional.linear(self.embed(tokens), self.embed.weight)
+
+
+def truth(model, batch, sizes, weights=None, names=None):
+    """The pair from exact per-example gradients cut into the same parts."""
+    each = exact_gradients(model, batch)
+    rows = flat(each if names is None else {n: each[n] for n in names})
+    parts = torch.stack([part.mean(0) for part in rows.split(sizes)])
+    w = torch.tensor([1 / len(sizes)] * len(sizes) if weights is None else weights, dtype=torch.float64)
+    return gradient_moments(sq_norms(parts), sizes, sq_norms(w / w.sum() @ parts), w)
+
+
+def assert_same(scale, moments, rel=1e-9):
+    assert scale.grad_sq_norm == pytest.approx(float(moments.grad_sq_norm), rel=rel, abs=1e-12)
+    assert scale.trace_cov == pytest.approx(float(moments.trace_cov), rel=rel)

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from experiments.image_data import channels_last
+from experiments.data.image_cache import channels_last
 
 Network = Literal["nature", "small", "mlp"]
 IN_WORDS: dict[Network, str] = {

@@ -1,0 +1,1 @@
+"""Tables into answers: crossings, learning rates, fits, noise scales, verdicts. Nothing here trains or draws."""

@@ -1,0 +1,17 @@
+"""Tables and figures into report.md and report.html: `python -m experiments.cli.report`."""
+
+import sys
+from collections.abc import Sequence
+
+from experiments.cli.command import told
+from experiments.report.pages import README, report
+from experiments.tables.reading import RESULTS
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Takes no arguments."""
+    return told(lambda: print(*report(RESULTS, README), sep="\n"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

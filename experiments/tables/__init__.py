@@ -1,0 +1,3 @@
+"""Records into tables, and the tables read: the schemas stand here. What is concluded from them belongs to
+`analysis`.
+"""

@@ -1,0 +1,1 @@
+"""The command `noisescale`: reading files, printing, drawing. What it computes lies in the other folders."""
