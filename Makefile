@@ -6,12 +6,12 @@ ARGS ?=
 DRY ?=
 DETACH ?=
 MINUTES ?= 8
-OUT ?= results
+OUT ?= results/own
 
 PYTHON ?= python3
 PY := OMP_NUM_THREADS=1 .venv/bin/python
 TESTS := $(PY) -m pytest --numprocesses=logical --dist=loadfile
-SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) $(ARGS)
+SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) results=$(OUT) $(ARGS)
 
 # What a task needs beyond the rest.
 ATARI := $(basename $(notdir $(shell grep -l '^env_id:' configs/task/*.yaml)))
@@ -43,12 +43,12 @@ collect: $(READY) ## finished runs into the committed tables
 	@$(PY) -m experiments.cli.collect $(SUITE)
 
 analyse: $(READY) ## fits and verdict from the committed tables
-	@$(PY) -m experiments.cli.analyse results/$(TASK)-$(PRESET)
+	@$(PY) -m experiments.cli.analyse results/reference/$(TASK)-$(PRESET)
 
 figures: $(READY) ## every figure, from the committed tables
 	@$(PY) -m experiments.cli.figures
 
-report: $(READY) ## results/report.md and report.html, from the committed tables
+report: $(READY) ## results/reference/report.md and report.html, from the committed tables
 	@$(PY) -m experiments.cli.report
 
 notebooks: $(READY) ## run the notebooks in place, from the committed tables
@@ -57,7 +57,7 @@ notebooks: $(READY) ## run the notebooks in place, from the committed tables
 wandb-sync: $(READY) ## finished offline runs to Weights & Biases; can be repeated
 	@$(PY) -m experiments.cli.wandb_sync $(SUITE)
 
-gpu: ## MINUTES=8 on a GPU: its tests, benchmarks, then what is missing of the paper's sizes, into OUT=results
+gpu: ## MINUTES=8 on a GPU: its tests, benchmarks, then what is missing of the paper's sizes, into OUT=results/own
 	@scripts/gpu.sh $(MINUTES) $(OUT) $(ARGS)
 
 gpu-wheels: $(READY) ## wheels/, for `make gpu` on a machine without network
@@ -72,5 +72,5 @@ test-slow: $(READY) ## the tests that take longer: whole sweeps, kills, coverage
 lint: $(READY) ## format, lint and types
 	@.venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/pyrefly check
 
-clean: ## the environment and raw runs go; results/ stays
-	rm -rf .venv runs outputs wandb
+clean: ## the environment and raw runs go; tables stay
+	rm -rf .venv $(OUT)/runs outputs wandb

@@ -208,12 +208,12 @@ class SuiteConfig:
 
     @property
     def name(self) -> str:
-        """Of the sweep, and of its folder in `results/`."""
+        """Of the sweep, and of its folder in `results`."""
         return f"{self.run.task.name}-{self.preset}"
 
     @property
     def tables(self) -> Path:
-        """The folder of the committed tables."""
+        """The folder of its tables."""
         return Path(self.results) / self.name
 
     @property

@@ -1,5 +1,5 @@
 """One table of the critical batch size by every method that a sweep's folder holds: `python -m experiments.cli.methods
-results/lm-small`.
+results/reference/lm-small`.
 
 The sweep (`fits.csv`), branching from one run, and the noise scale at the weights where the branches start, plain and
 in the optimizer's metric (`branch_points.csv`), goal by goal.

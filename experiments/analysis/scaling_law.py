@@ -1,5 +1,5 @@
 """B_crit against the loss over a sweep's goals, beside Kaplan 2020: `python -m experiments.cli.scaling
-results/lm-small`.
+results/reference/lm-small`.
 
 For tasks whose metric is a perplexity: the loss of Kaplan's law is its logarithm, in nats per token. Goals whose B_crit
 is not determined are left out and counted.

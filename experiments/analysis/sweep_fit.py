@@ -1,4 +1,5 @@
-"""From a sweep's committed tables to its verdict: `python -m experiments.cli.analyse results/digits-small [goal ...]`.
+"""From a sweep's committed tables to its verdict: `
+`python -m experiments.cli.analyse results/reference/digits-small [goal ...]`.
 
 tables → crossings of each goal (in its span, where the learning rate is cut: `experiments.analysis.spans`) → best
 learning rate at each batch size → fit of S = S_min (1 + B_crit/B) → B_simple and B_noise of the tuned runs beside it.

@@ -1,4 +1,4 @@
-"""From a sweep's tables to its verdict: `python -m experiments.cli.analyse results/digits-small [goal ...]`."""
+"""From a sweep's tables to its verdict: `python -m experiments.cli.analyse FOLDER [goal ...]`."""
 
 import sys
 from collections.abc import Sequence

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from experiments.cli.command import told
 from experiments.figures.files import draw
-from experiments.tables.reading import RESULTS
+from experiments.tables.reading import REFERENCE
 
 
 def main(arguments: Sequence[str]) -> int:
     """Names of figures or sweeps."""
-    return told(lambda: print(*draw(RESULTS, arguments), sep="\n"))
+    return told(lambda: print(*draw(REFERENCE, arguments), sep="\n"))
 
 
 if __name__ == "__main__":

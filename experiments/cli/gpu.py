@@ -1,4 +1,4 @@
-"""A short while on a GPU, spent on what is missing: `python -m experiments.cli.gpu --minutes 8 --out results`."""
+"""A short while on a GPU, spent on what is missing: `python -m experiments.cli.gpu --minutes 8 --out results/own`."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ def main() -> int:
         description=gpu_session.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=8)
-    parser.add_argument("--out", default="results")
+    parser.add_argument("--out", default="results/own")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--preset", default="paper", choices=["smoke", "small", "paper"])
     parser.add_argument("--tasks", nargs="*", default=[], help="these alone")

@@ -1,4 +1,4 @@
-"""One table of the critical batch size by every method: `python -m experiments.cli.methods results/lm-small`."""
+"""One table of the critical batch size by every method: `python -m experiments.cli.methods FOLDER`."""
 
 import math
 import sys
@@ -14,7 +14,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table and write `methods.csv` beside the others."""
     try:
         if len(arguments) != 1:
-            raise UserError("one folder of results wanted: python -m experiments.cli.methods results/lm-small")
+            raise UserError(
+                "one folder of results wanted: python -m experiments.cli.methods results/reference/lm-small"
+            )
         folder = Path(arguments[0])
         found = methods(folder)
     except UserError as error:

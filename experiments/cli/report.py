@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from experiments.cli.command import told
 from experiments.report.pages import README, report
-from experiments.tables.reading import RESULTS
+from experiments.tables.reading import REFERENCE
 
 
 def main(arguments: Sequence[str]) -> int:
     """Takes no arguments."""
-    return told(lambda: print(*report(RESULTS, README), sep="\n"))
+    return told(lambda: print(*report(REFERENCE, README), sep="\n"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""B_crit against the loss over a sweep's goals: `python -m experiments.cli.scaling results/lm-small`."""
+"""B_crit against the loss over a sweep's goals: `python -m experiments.cli.scaling results/reference/lm-small`."""
 
 import math
 import sys
@@ -14,7 +14,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the fit and write `scaling.csv` beside the other tables."""
     try:
         if len(arguments) != 1:
-            raise UserError("one folder of results wanted: python -m experiments.cli.scaling results/lm-small")
+            raise UserError(
+                "one folder of results wanted: python -m experiments.cli.scaling results/reference/lm-small"
+            )
         folder = Path(arguments[0])
         fit, left_out = scaling(folder)
     except UserError as error:

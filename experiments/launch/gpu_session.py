@@ -1,4 +1,4 @@
-"""A short while on a GPU, spent on what is missing: `python -m experiments.cli.gpu --minutes 8 --out results`.
+"""A short while on a GPU, spent on what is missing: `python -m experiments.cli.gpu --minutes 8 --out results/own`.
 
 The CUDA tests, the benchmarks, then the sweeps of one preset, cheapest first by what their wanted runs would cost here.
 Whatever is running when the time is over is stopped, and finished runs are collected, so that `out` can be committed.
@@ -20,6 +20,7 @@ from experiments.errors import UserError
 from experiments.sweep.cost import price
 from experiments.sweep.driver import Sweep, say
 from experiments.tables.collecting import collect
+from experiments.tables.reading import REFERENCE
 
 ROOT = Path(__file__).parents[2]
 SHARE_OF_TESTS, SHARE_OF_BENCHMARKS, SHARE_OF_STOPPING = 0.25, 0.15, 0.08
@@ -81,7 +82,7 @@ def gaps(options: argparse.Namespace) -> list[tuple[float, SuiteConfig, list[str
 
 def start_from_committed(suite: SuiteConfig) -> None:
     """Runs that are in the committed tables are not made again."""
-    committed = ROOT / "results" / suite.name
+    committed = ROOT / REFERENCE / suite.name
     if committed.exists() and not suite.tables.exists():
         shutil.copytree(committed, suite.tables)
 

@@ -1,4 +1,4 @@
-"""Committed tables and figures → results/report.md, report.html, and what README.md says was found:
+"""Committed tables and figures → report.md, report.html, and what README.md says was found:
 `python -m experiments.cli.report`.
 """
 

@@ -14,7 +14,7 @@ from experiments.errors import UserError
 from experiments.tasks import describe, frames_per_example
 from experiments.training.record import RESTORE, read_parquet, write_atomically
 
-RESULTS = Path("results")
+REFERENCE = Path("results/reference")
 ONE_SWEEP = (
     *("task", "preset", "unit", "sample_size", "metric", "direction", "optimizer", "parameters", "data"),
     "record_version",

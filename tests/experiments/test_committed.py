@@ -11,16 +11,16 @@ from experiments.report.pages import report
 from experiments.sweep.driver import Sweep
 from experiments.tables.reading import read_tables, sweep_folders
 
-RESULTS = CONFIGS.parent / "results"
+RESULTS = CONFIGS.parent / "results" / "reference"
 FOLDERS = sweep_folders(RESULTS)
 UNFINISHED = {"pong-small"}  # takes days
 
 
 def test_report_and_readme_come_out_of_the_tables(tmp_path):
-    shutil.copytree(RESULTS, tmp_path / "results")
+    shutil.copytree(RESULTS, tmp_path / "results" / "reference")
     shutil.copy(CONFIGS.parent / "README.md", tmp_path)
-    report(tmp_path / "results", tmp_path / "README.md")
-    for name in ("results/report.md", "README.md"):
+    report(tmp_path / "results" / "reference", tmp_path / "README.md")
+    for name in ("results/reference/report.md", "README.md"):
         assert (tmp_path / name).read_text() == (CONFIGS.parent / name).read_text(), f"{name}: make figures report"
 
 

@@ -86,7 +86,7 @@ def test_a_preset_that_a_task_lacks_is_named_with_those_it_has():
 )
 def test_presets_of_single_runs_are_those_behind_the_committed_tables(task, preset, run_id, version, monkeypatch):
     monkeypatch.setattr(config, "RECORD_VERSION", version)
-    suite = load([f"task={task}", f"preset={preset}"])
+    suite = load([f"task={task}", f"preset={preset}", "results=results/reference"])
     assert suite.point(suite.run.batch_size, suite.run.lr, suite.run.seed).run_id == run_id
     assert (suite.tables / f"{preset}.csv").exists()
     goals = pd.read_csv(suite.tables / f"{preset}.csv")["goal"].drop_duplicates()
@@ -94,7 +94,7 @@ def test_presets_of_single_runs_are_those_behind_the_committed_tables(task, pres
 
 
 def test_the_preset_of_adaptive_batch_sizes_is_the_one_behind_the_committed_tables():
-    suite = load(["task=svhn", "preset=adaptive"])
+    suite = load(["task=svhn", "preset=adaptive", "results=results/reference"])
     jobs = adaptive.plan(suite, adaptive.AdaptiveConfig())
     assert min(job.run_id for job in jobs) == "svhn-22e31efcb24fa7a5"
     runs = pd.read_csv(suite.tables / "adaptive_runs.csv")
