@@ -7,11 +7,17 @@ DRY ?=
 DETACH ?=
 MINUTES ?= 8
 OUT ?= results/own
+FROM ?= reference
+CONTINUE ?=
 
 PYTHON ?= python3
 PY := OMP_NUM_THREADS=1 .venv/bin/python
 TESTS := $(PY) -m pytest --numprocesses=logical --dist=loadfile
 SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) results=$(OUT) $(ARGS)
+
+# Tables are read FROM=reference or FROM=own (which are in OUT). What is made of the reference's goes beside it, and git ignores it.
+TABLES := $(if $(filter own,$(FROM)),$(OUT),results/$(FROM))
+MADE := $(if $(filter own,$(FROM)),$(OUT),results/redrawn)
 
 # What a task needs beyond the rest.
 ATARI := $(basename $(notdir $(shell grep -l '^env_id:' configs/task/*.yaml)))
@@ -39,20 +45,20 @@ sweep: $(READY) ## train, fit, draw, print the verdict; goes on where it stopped
 status: $(READY) ## done, running, failed, missing runs, and why they failed
 	@$(PY) -m experiments.cli.status $(SUITE)
 
-collect: $(READY) ## finished runs into the committed tables
+collect: $(READY) ## finished runs into the tables
 	@$(PY) -m experiments.cli.collect $(SUITE)
 
-analyse: $(READY) ## fits and verdict from the committed tables
-	@$(PY) -m experiments.cli.analyse results/reference/$(TASK)-$(PRESET)
+analyse: $(READY) ## fits and verdict, FROM=reference or own
+	@$(PY) -m experiments.cli.analyse $(TABLES)/$(TASK)-$(PRESET)
 
-figures: $(READY) ## every figure, from the committed tables
-	@$(PY) -m experiments.cli.figures
+figures: $(READY) ## every figure, FROM=reference or own
+	@$(PY) -m experiments.cli.figures from=$(TABLES)
 
-report: $(READY) ## results/reference/report.md and report.html, from the committed tables
-	@$(PY) -m experiments.cli.report
+report: figures ## report.md and report.html with every figure, FROM=reference or own
+	@$(PY) -m experiments.cli.report from=$(TABLES)
 
-notebooks: $(READY) ## run the notebooks in place, from the committed tables
-	@$(PY) notebooks/execute.py
+notebooks: $(READY) ## run the notebooks, FROM=reference or own
+	@$(PY) notebooks/execute.py from=$(TABLES) into=$(MADE)/notebooks
 
 wandb-sync: $(READY) ## finished offline runs to Weights & Biases; can be repeated
 	@$(PY) -m experiments.cli.wandb_sync $(SUITE)

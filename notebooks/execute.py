@@ -1,4 +1,5 @@
-"""Run notebooks from top to bottom, in place: `python notebooks/execute.py [name ...]`, or `make notebooks` for all.
+"""Run notebooks from top to bottom: `python notebooks/execute.py [from=FOLDER] [into=FOLDER] [name ...]`, from the
+reference's tables or those below FOLDER, in place or into a folder; all of them, or those named.
 
 Nothing that changes from run to run is kept: no times, no counters of the kernel's, no versions.
 """
@@ -47,12 +48,18 @@ def _text(output: NotebookNode) -> str:
     return data.get("text/markdown", data["text/plain"]) + ("[picture]" if "image/png" in data else "")
 
 
-def main(names: list[str]) -> int:
-    """Run those named, or all, in place."""
+def main(arguments: list[str]) -> int:
+    """Run those named, or all."""
+    given = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    names = [argument for argument in arguments if "=" not in argument]
+    if "from" in given:
+        os.environ["RESULTS"] = str(Path(given["from"]).resolve())  # the notebooks look there
+    into = Path(given.get("into", FOLDER))
+    into.mkdir(parents=True, exist_ok=True)
     paths = [FOLDER / f"{name.removesuffix('.ipynb')}.ipynb" for name in names] or sorted(FOLDER.glob("*.ipynb"))
     for path in paths:
-        nbformat.write(executed(path), path)
-        print(path.name)
+        nbformat.write(executed(path), into / path.name)
+        print(into / path.name)
     return 0
 
 

@@ -28,9 +28,9 @@ from noisescale.pareto.fit import Estimate
 TERMINAL = 120
 
 
-def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]:
-    """Fit every goal (chosen by `choose_goals` where None), write `crossings.csv` and `fits.csv` into `folder`,
-    return the fits from easy to hard. Goals that every tuned run meets at step 0 are named and left out.
+def analyse(folder: Path, goals: Sequence[float] | None = None, out: Path | None = None) -> list[GoalFit]:
+    """Fit every goal (chosen by `choose_goals` where None), write `crossings.csv` and `fits.csv` into `out` (`folder`
+    where None), return the fits from easy to hard. Goals that every tuned run meets at step 0 are named and left out.
 
     Raises:
         UserError: no tables, tables of more than one experiment, or no goal that the runs reach after step 0.
@@ -60,8 +60,8 @@ def analyse(folder: Path, goals: Sequence[float] | None = None) -> list[GoalFit]
         if not fits:
             raise UserError(f"{folder}: {said}; choose harder goals")
         print(f"{folder}: {said}, and left out", file=sys.stderr)
-    write_csv(rows.drop(columns="run_id").assign(best=best), folder / "crossings.csv")
-    write_csv(fits_frame(fits), folder / "fits.csv")
+    write_csv(rows.drop(columns="run_id").assign(best=best), (out or folder) / "crossings.csv")
+    write_csv(fits_frame(fits), (out or folder) / "fits.csv")
     return fits
 
 

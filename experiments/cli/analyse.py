@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.analysis.sweep_fit import analyse, format_table
 from experiments.cli.command import told
 from experiments.errors import UserError
-from experiments.tables.reading import read_tables
+from experiments.tables.reading import read_tables, written_to
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,10 +27,11 @@ def _fit(folder: Path, wanted: Sequence[str]) -> None:
         raise UserError(f"goals are numbers: {error}") from None
     if not goals and (folder / "fits.csv").exists():
         goals = pd.read_csv(folder / "fits.csv")["goal"].to_list()
-    fits = analyse(folder, goals or None)
+    out = written_to(folder)
+    fits = analyse(folder, goals or None, out)
     tables = read_tables(folder)
     print(format_table(fits, tables.describe("unit"), tables.frames_per_example))
-    print(f"Wrote {folder / 'crossings.csv'} and {folder / 'fits.csv'}.")
+    print(f"Wrote {out / 'crossings.csv'} and {out / 'fits.csv'}.")
 
 
 if __name__ == "__main__":

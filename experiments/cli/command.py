@@ -4,6 +4,7 @@ import errno
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiments.config import SuiteConfig, load
 from experiments.errors import UserError
+from experiments.tables.reading import REFERENCE, sweep_folders
 from experiments.training.record import GO_ON
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -30,6 +32,16 @@ def told(command: Callable[[], object]) -> int:
         print(f"{where}{error.strerror}; {GO_ON}", file=sys.stderr)
         return 2
     return 0
+
+
+def where_from(arguments: Sequence[str]) -> tuple[Path, list[str]]:
+    """The folder of results that `from=` names, the reference without it, and the other arguments; `UserError` where
+    no sweep has left tables there."""
+    named = [argument.removeprefix("from=") for argument in arguments if argument.startswith("from=")]
+    folder = Path(named[-1]) if named else REFERENCE
+    if not sweep_folders(folder):
+        raise UserError(f"no sweep's tables in {folder}; `make sweep` makes some")
+    return folder, [argument for argument in arguments if not argument.startswith("from=")]
 
 
 def start(arguments: Sequence[str], name: str, kind: type, measure: Callable[[SuiteConfig, Any], object]) -> int:

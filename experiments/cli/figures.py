@@ -1,16 +1,21 @@
-"""Draw all figures, or those named: `python -m experiments.cli.figures [name or sweep ...]`."""
+"""Draw all figures, or those named: `python -m experiments.cli.figures [from=results/own] [name or sweep ...]`."""
 
 import sys
 from collections.abc import Sequence
 
-from experiments.cli.command import told
+from experiments.cli.command import told, where_from
 from experiments.figures.files import draw
-from experiments.tables.reading import REFERENCE
+from experiments.tables.reading import written_to
 
 
 def main(arguments: Sequence[str]) -> int:
     """Names of figures or sweeps."""
-    return told(lambda: print(*draw(REFERENCE, arguments), sep="\n"))
+    return told(lambda: _draw(arguments))
+
+
+def _draw(arguments: Sequence[str]) -> None:
+    results, names = where_from(arguments)
+    print(*draw(results, names, written_to(results)), sep="\n")
 
 
 if __name__ == "__main__":

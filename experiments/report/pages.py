@@ -11,13 +11,13 @@ from experiments.report import claim, evidence, gaps, images, language
 from experiments.report.html import to_html
 
 README = Path("README.md")
-FOUND = "<!-- what was found, written by make report -->", "<!-- end -->"
+FOUND = "<!-- what was found, written by make publish -->", "<!-- end -->"
 TITLE = "Does the gradient noise scale predict the critical batch size?"
 
 
-def report(results: Path, readme: Path | None = None) -> list[Path]:
-    """Write the report of all analysed sweeps below `results`; the files come out the same for the same tables. With
-    `readme`, its verdict goes there too.
+def report(results: Path, out: Path | None = None, readme: Path | None = None) -> list[Path]:
+    """Write the report of all analysed sweeps below `results` into `out` (`results` where None), where its figures are;
+    the files come out the same for the same tables. With `readme`, its verdict goes there too.
 
     Raises:
         UserError: no analysed sweep, or a figure that is not drawn yet.
@@ -25,15 +25,16 @@ def report(results: Path, readme: Path | None = None) -> list[Path]:
     sweeps = [sweep for sweep in summarise(results) if sweep.preset != "smoke"]
     if not sweeps:
         raise UserError(f"no analysed sweep in {results} (smoke sweeps don't count); run `make sweep TASK=digits`")
-    undrawn = [path for path in evidence.pictures(sweeps) if not (results / path).exists()]
+    out = out or results
+    undrawn = [path for path in evidence.pictures(sweeps) if not (out / path).exists()]
     if undrawn:
-        raise UserError(f"no {results / undrawn[0]}; run `make figures`")
+        raise UserError(f"no {out / undrawn[0]}; run `make figures`")
     markdown = "\n\n".join(_parts(sweeps, results)) + "\n"
     if readme is not None:
         write_findings(readme, sweeps)
-    paths = [results / "report.md", results / "report.html"]
+    paths = [out / "report.md", out / "report.html"]
     paths[0].write_text(markdown, encoding="utf-8")
-    paths[1].write_text(to_html(markdown, TITLE, results), encoding="utf-8")
+    paths[1].write_text(to_html(markdown, TITLE, out), encoding="utf-8")
     return paths
 
 

@@ -14,7 +14,7 @@ from experiments.errors import UserError
 from experiments.tasks import describe, frames_per_example
 from experiments.training.record import RESTORE, read_parquet, write_atomically
 
-REFERENCE = Path("results/reference")
+REFERENCE, REDRAWN = Path("results/reference"), Path("results/redrawn")
 ONE_SWEEP = (
     *("task", "preset", "unit", "sample_size", "metric", "direction", "optimizer", "parameters", "data"),
     "record_version",
@@ -152,6 +152,14 @@ def longest(runs: pd.DataFrame) -> pd.DataFrame:
 def sweep_folders(results: Path) -> list[Path]:
     """Folders below `results` that hold the tables of a sweep, by name."""
     return sorted(path.parent for path in results.glob("*/runs.parquet"))
+
+
+def written_to(folder: Path) -> Path:
+    """Where what is made of the tables in `folder` goes: there, but `results/redrawn/` for those of the reference,
+    which `publish` alone writes: another machine rounds otherwise, and nobody's clone is to change by looking at it.
+    """
+    inside = folder.resolve().is_relative_to(REFERENCE.resolve())
+    return REDRAWN / folder.resolve().relative_to(REFERENCE.resolve()) if inside else folder
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:

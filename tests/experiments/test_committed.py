@@ -19,7 +19,7 @@ UNFINISHED = {"pong-small"}  # takes days
 def test_report_and_readme_come_out_of_the_tables(tmp_path):
     shutil.copytree(RESULTS, tmp_path / "results" / "reference")
     shutil.copy(CONFIGS.parent / "README.md", tmp_path)
-    report(tmp_path / "results" / "reference", tmp_path / "README.md")
+    report(tmp_path / "results" / "reference", readme=tmp_path / "README.md")
     for name in ("results/reference/report.md", "README.md"):
         assert (tmp_path / name).read_text() == (CONFIGS.parent / name).read_text(), f"{name}: make figures report"
 
