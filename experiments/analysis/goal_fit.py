@@ -11,6 +11,7 @@ import pandas as pd
 from experiments.analysis.learning_rate_choice import Grid
 from experiments.analysis.noise_along_run import averaged
 from experiments.analysis.noise_at_goal import Curve, at_start, at_steps, hessian_curve, simple_curve
+from experiments.analysis.sweep_design import design
 from experiments.analysis.verdict import judge, ratio
 from experiments.tables.reading import Tables
 from noisescale.averaging import Ratio
@@ -29,7 +30,7 @@ class GoalFit:
     The interval of `b_crit` is the fit's, that of `b_crit_boot` the bootstrap's over seeds, each replicate choosing
     its learning rates again. `b_simple` is at the goal, `b_simple_start` at step 0, `b_simple_avg` averaged up to the
     goal by full-batch steps (`path.averaged`), `b_noise…` likewise. `ratio` is `b_simple_avg`/`b_crit`, which is
-    what the theory says is 1.
+    what the theory says is 1. `design` says which of `sweep_design`'s checks the goal's runs fail, empty where none.
     """
 
     goal: float
@@ -49,6 +50,7 @@ class GoalFit:
     ratio: Estimate
     verdict: str
     remark: str
+    design: str
 
 
 def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame) -> GoalFit:
@@ -63,6 +65,7 @@ def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame
     average = averaged(simple, steps, goal)
     both = fit.determined and average.determined
     predicted = ratio(estimate(average), fit.b_crit) if both else UNKNOWN
+    checked = design(found, fit.b_crit.value)
     return GoalFit(
         goal=goal,
         s_min=fit.s_min,
@@ -81,6 +84,7 @@ def fit_goal(tables: Tables, goal: float, found: list[Grid], tuned: pd.DataFrame
         ratio=predicted,
         verdict=judge(predicted, both),
         remark="; ".join(remarks(fit, average, found, start_met)),
+        design="; ".join(checked.faults.values()) if checked else "",
     )
 
 
@@ -134,9 +138,6 @@ def remarks(fit: ParetoFit, average: Ratio, found: list[Grid], start_met: bool) 
     if fit.n_censored:
         sizes = [grid.batch_size for grid in found if not grid.reached[grid.best()].any()]
         said.append(f"not reached at B = {_listed(sizes)}")
-    edges = [grid.batch_size for grid in found if grid.reached[grid.best()].all() and grid.on_edge]
-    if edges:
-        said.append(f"best learning rate on the edge of its grid at B = {_listed(edges)}")
     said += incomplete(found)
     if start_met:
         said.append("some runs meet the goal at step 0 and are left out")

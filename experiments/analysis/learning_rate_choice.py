@@ -41,10 +41,11 @@ class Grid:
         return int(np.argmin(cost + UNREACHED * missed.sum(axis=1) + DIVERGED * blown.sum(axis=1)))
 
     @property
-    def on_edge(self) -> bool:
-        """Whether the best learning rate is the smallest or the largest one tried, so that a better one may lie
-        outside."""
-        return self.lrs[self.best()] in (self.tried.min(), self.tried.max())
+    def open_ends(self) -> int:
+        """At how many ends of what was tried the best learning rate lies, so that a better one may lie beyond: 2 where
+        only one was tried."""
+        best = self.lrs[self.best()]
+        return int(best == self.tried.min()) + int(best == self.tried.max())
 
 
 def grids(goal_rows: pd.DataFrame, diverged: set[str]) -> list[Grid]:

@@ -19,7 +19,7 @@ from experiments.analysis.goal_fit import GoalFit, fit_goal, fits_frame
 from experiments.analysis.goals import choose_goals
 from experiments.analysis.learning_rate_choice import grids
 from experiments.analysis.spans import split
-from experiments.analysis.verdict import FACTOR, judge_task, tally
+from experiments.analysis.verdict import FACTOR, in_words, judge_sweep
 from experiments.errors import UserError
 from experiments.tables.reading import read_tables, write_csv
 from noisescale.formatting import table, with_interval
@@ -75,10 +75,11 @@ def format_table(fits: Sequence[GoalFit], unit: str, frames: float | None = None
     marks = 0
     for fit in fits:
         mark = ""
-        if fit.remark:
+        remark = "; ".join(filter(None, (fit.remark, fit.design)))
+        if remark:
             marks += 1
             mark = f"({marks})"
-            notes += textwrap.wrap(f"{mark} {fit.remark}", TERMINAL, subsequent_indent="    ")
+            notes += textwrap.wrap(f"{mark} {remark}", TERMINAL, subsequent_indent="    ")
         goal = f"{fit.goal:g}"
         rows[0].append([goal, *map(with_interval, (fit.s_min, fit.e_min, fit.b_crit)), mark])
         rows[1].append([goal, *map(with_interval, (fit.b_simple, fit.b_simple_avg, fit.ratio)), fit.verdict])
@@ -95,6 +96,7 @@ def _in_frames(fits: Sequence[GoalFit], frames: float) -> str:
 
 
 def sentence(fits: Sequence[GoalFit]) -> str:
-    """The task's verdict in one line."""
+    """The sweep's verdict in one line."""
     verdicts = [fit.verdict for fit in fits]
-    return f"Verdict: {judge_task(verdicts)} within a factor of {FACTOR:g} ({tally(verdicts)})."
+    said = in_words([fit.goal for fit in fits], verdicts)
+    return f"Verdict: {judge_sweep(verdicts)} within a factor of {FACTOR:g} ({said})."

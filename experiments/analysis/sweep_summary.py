@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.analysis.goal_fit import UNKNOWN, GoalFit
-from experiments.analysis.verdict import judge_task
+from experiments.analysis.learning_rate_choice import Grid, grids
+from experiments.analysis.verdict import SweepVerdict, in_words, judge_sweep
 from experiments.errors import UserError
 from experiments.tables.reading import Tables, read_tables, sweep_folders
 from noisescale.pareto.fit import Estimate
@@ -76,14 +77,26 @@ class SweepResult:
         return (self.end or self.fits[-1]).b_simple_avg
 
     @property
-    def verdict(self) -> str:
-        return judge_task(fit.verdict for fit in self.fits)
+    def verdict(self) -> SweepVerdict:
+        return judge_sweep([fit.verdict for fit in self.fits])
+
+    @property
+    def verdict_in_words(self) -> str:
+        """By how many goals, and what the hardest says."""
+        return in_words([fit.goal for fit in self.fits], [fit.verdict for fit in self.fits])
 
     def arrived(self, goal: float) -> pd.DataFrame:
         """The tuned runs that reached `goal`: columns run_id, batch_size, lr, seed, steps."""
         rows = self.crossings[(self.crossings["goal"] == goal) & self.crossings["best"] & self.crossings["reached"]]
         keys = ["batch_size", "lr", "seed"]
         return rows.loc[rows["steps"] > 0, [*keys, "steps"]].merge(self.tables.runs[["run_id", *keys]], on=keys)
+
+    def grids(self, goal: float) -> list[Grid]:
+        """The learning rates tried at each batch size, and how `goal` was reached with them."""
+        runs = self.tables.runs
+        keys = ["batch_size", "lr", "seed"]
+        rows = self.crossings[self.crossings["goal"] == goal].merge(runs[["run_id", *keys]], on=keys)
+        return grids(rows, set(runs.loc[runs["status"] == "diverged", "run_id"]))
 
     def config(self) -> dict:
         """The resolved config of one of the runs."""
@@ -112,8 +125,10 @@ def summarise(results: Path) -> list[SweepResult]:
 
 
 def read_fits(path: Path) -> list[GoalFit]:
-    """`fits.csv` as `fit.fits_frame` made it."""
+    """`fits.csv` as `goal_fit.fits_frame` made it."""
     frame = pd.read_csv(path, keep_default_na=False, na_values={c: [""] for c in _numeric(path)})
+    if "design" not in frame:
+        raise UserError(f"{path} is of an older version; run `python -m experiments.cli.analyse {path.parent}`")
     rows = []
     for record in frame.to_dict("records"):
         values = {}
@@ -127,4 +142,4 @@ def read_fits(path: Path) -> list[GoalFit]:
 
 
 def _numeric(path: Path) -> list[str]:
-    return [c for c in pd.read_csv(path, nrows=0).columns if c not in ("b_crit_status", "verdict", "remark")]
+    return [c for c in pd.read_csv(path, nrows=0).columns if c not in ("b_crit_status", "verdict", "remark", "design")]

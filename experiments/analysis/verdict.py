@@ -1,14 +1,13 @@
-"""Does B_simple, averaged over a run, predict B_crit? The rule, for one goal and for a task.
+"""Does B_simple, averaged over a run, predict B_crit? The rule, for one goal and for a sweep.
 
 At a goal: *agree* if the 95% interval of ⟨B_simple⟩/B_crit lies within a factor of three of 1, *differ* if it lies
-wholly outside, *can't tell* if it straddles a limit, *not determined* if either of the two isn't. For a task: *agree*
-if some goal agrees and none differs, *differ* if some goal differs and none agrees, *mixed* if both happen, else
-*can't tell* if a ratio was measured at all, else *not determined*.
+wholly outside, *can't tell* if it straddles a limit, *not determined* if either of the two isn't. A sweep's goals are
+judged together by `judge_sweep`.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from noisescale.pareto.fit import Estimate
@@ -17,7 +16,7 @@ FACTOR = 3.0
 
 GoalVerdict = Literal["agree", "differ", "can't tell", "not determined"]
 GOAL_VERDICTS: tuple[GoalVerdict, ...] = get_args(GoalVerdict)
-TaskVerdict = Literal["agree", "differ", "mixed", "can't tell", "not determined"]
+SweepVerdict = Literal["agree", "differ", "mixed", "can't tell", "not determined"]
 
 
 def ratio(top: Estimate, bottom: Estimate) -> Estimate:
@@ -46,15 +45,22 @@ def judge(found: Estimate, determined: bool) -> GoalVerdict:
     return "can't tell"
 
 
-def judge_task(goals: Iterable[str]) -> TaskVerdict:
-    """The rule for a task, from the verdicts of its goals."""
-    seen = set(goals)
-    if {"agree", "differ"} <= seen:
-        return "mixed"
-    for verdict in ("agree", "differ", "can't tell"):
-        if verdict in seen:
-            return verdict
-    return "not determined"
+def judge_sweep(goals: Sequence[str]) -> SweepVerdict:
+    """The rule for a sweep, from the verdicts of its goals, easy to hard. Goals that are not determined don't count.
+
+    *agree*: more than half of the goals agree, the hardest among them, and none differs;
+    *differ*: some goal differs and none agrees, since the claim is about every goal and one interval outside refutes it;
+    *mixed*: some goal agrees and another differs;
+    *can't tell*: no goal differs, but too few agree, or not the hardest;
+    *not determined*: no goal counts.
+    """
+    counted = [verdict for verdict in goals if verdict != "not determined"]
+    if not counted:
+        return "not determined"
+    agreeing = counted.count("agree")
+    if "differ" in counted:
+        return "mixed" if agreeing else "differ"
+    return "agree" if counted[-1] == "agree" and agreeing > len(counted) / 2 else "can't tell"
 
 
 def tally(goals: Sequence[str], what: str = "goal") -> str:
@@ -63,3 +69,10 @@ def tally(goals: Sequence[str], what: str = "goal") -> str:
     first, *others = [verdict for verdict in GOAL_VERDICTS if counts[verdict]]
     said = [f"{first} at {counts[first]} of {len(goals)} {what}s", *(f"{other} at {counts[other]}" for other in others)]
     return ", ".join(said)
+
+
+def in_words(goals: Sequence[float], verdicts: Sequence[str]) -> str:
+    """A sweep's goals, easy to hard, by number, and the hardest that counts by name: 'agree at 5 of 7 goals, can't tell
+    at 2; at the hardest, 0.01, agree'."""
+    judged = [(goal, verdict) for goal, verdict in zip(goals, verdicts, strict=True) if verdict != "not determined"]
+    return tally(verdicts) + (f"; at the hardest, {judged[-1][0]:g}, {judged[-1][1]}" if judged else "")

@@ -16,7 +16,7 @@ from experiments.analysis.learning_rate_choice import grids
 from experiments.analysis.noise_along_run import averaged
 from experiments.analysis.noise_at_goal import at_start, at_steps, hessian_curve, simple_curve
 from experiments.analysis.sweep_fit import analyse, format_table
-from experiments.analysis.verdict import judge, judge_task, ratio, tally
+from experiments.analysis.verdict import judge, judge_sweep, ratio, tally
 from experiments.cli.analyse import main
 from experiments.errors import UserError
 from experiments.tables.reading import read_tables, same_experiment
@@ -117,8 +117,8 @@ def test_no_bend_is_said_and_not_judged(tmp_path):
 
 
 def test_a_best_learning_rate_on_the_edge_is_remarked(tmp_path):
-    fit = analyse(save(plant(Planted(lr_steps=(0, 1, 2), seeds=1)), tmp_path), [0.2])[0]
-    assert fit.remark == "best learning rate on the edge of its grid at B = 1, 4, 16, 64, 256, 1,024"
+    fit = analyse(save(plant(Planted(lr_steps=(0, 1, 2))), tmp_path), [0.1])[0]
+    assert fit.design == "best learning rate on the edge of its grid at B = 1, 4, 16, 64, 256, 1,024"
 
 
 def test_users_errors_have_one_line(tmp_path, capsys):
@@ -165,13 +165,13 @@ def test_a_sweep_is_compared_with_the_runs_that_are_there():
 
 
 def test_the_command_prints_a_table_that_fits_a_terminal(tmp_path, capsys):
-    folder = save(plant(Planted(scatter=0.05, norm_noise=1.0, seeds=2)), tmp_path)
+    folder = save(plant(Planted(scatter=0.05, norm_noise=1.0)), tmp_path)
     assert main([str(folder), "0.3", "0.1"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.split("Wrote")[0].splitlines())) <= 120
     assert re.match(r"goal +S_min \(steps\) +E_min \(images\) +B_crit \(images\)\n", out)
     assert re.search(r"\n0\.1( +[\d,.]+ \[[\d,.]+, [\d,.]+\]){3}\n", out)
-    assert "Verdict: agree within a factor of 3 (agree at 2 of 2 goals)." in out
+    assert "Verdict: agree within a factor of 3 (agree at 2 of 2 goals; at the hardest, 0.1, agree)." in out
     first = (folder / "fits.csv").read_bytes()
     assert main([str(folder)]) == 0
     assert (folder / "fits.csv").read_bytes() == first
@@ -211,8 +211,9 @@ def test_best_learning_rate(runs, diverged, best):
 
 def test_an_edge_needs_no_seeds_beyond_it():
     tried = {0.1: [(30, True)], 0.2: [(20, True), (20, True)], 0.4: [(5, False)]}
-    assert not grids(rows(tried), {"0.4-0"})[0].on_edge
-    assert grids(rows({0.2: tried[0.2], 0.4: [(40, True), (40, True)]}), set())[0].on_edge
+    assert grids(rows(tried), {"0.4-0"})[0].open_ends == 0
+    assert grids(rows({0.2: tried[0.2], 0.4: [(40, True), (40, True)]}), set())[0].open_ends == 1
+    assert grids(rows({0.2: tried[0.2]}), set())[0].open_ends == 2
 
 
 def measured(batch_size, step, trace, square, examples):
@@ -356,16 +357,20 @@ def test_verdict_of_a_goal(low, high, verdict):
 @pytest.mark.parametrize(
     "goals, verdict",
     [
-        (["agree", "can't tell"], "agree"),
+        (["agree"], "agree"),
+        (["can't tell", "agree", "agree", "not determined"], "agree"),
+        (["can't tell", "agree"], "can't tell"),
+        (["agree", "agree", "can't tell"], "can't tell"),
         (["differ", "not determined"], "differ"),
-        (["agree", "differ"], "mixed"),
+        (["can't tell", "differ", "can't tell"], "differ"),
+        (["differ", "agree", "agree", "agree", "agree"], "mixed"),
         (["can't tell", "not determined"], "can't tell"),
         (["not determined"], "not determined"),
         ([], "not determined"),
     ],
 )
-def test_verdict_of_a_task(goals, verdict):
-    assert judge_task(goals) == verdict
+def test_verdict_of_a_sweep(goals, verdict):
+    assert judge_sweep(goals) == verdict
 
 
 @pytest.mark.parametrize(
@@ -410,9 +415,9 @@ def test_rounding(value, text):
 
 
 def test_the_printed_table_numbers_its_remarks(exact):
-    odd = [fit.__class__(**{**fit.__dict__, "remark": f"odd {i}" if i else ""}) for i, fit in enumerate(exact)]
+    odd = [replace(fit, remark=f"odd {i}" if i else "", design="small" if i == 2 else "") for i, fit in enumerate(exact)]
     lines = format_table(odd, "image").splitlines()
-    assert "(1) odd 1" in lines and lines[3].endswith("(1)")
+    assert {"(1) odd 1", "(2) odd 2; small"} <= set(lines) and lines[3].endswith("(1)")
 
 
 def test_the_printed_table_fits_a_terminal_whatever_the_size_of_its_numbers(exact):
