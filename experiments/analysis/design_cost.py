@@ -2,9 +2,9 @@
 
 - A seed more: three runs, since the search gives seeds to the best learning rate and its neighbours.
 - A learning rate more at each open end of a grid: a run a seed.
-- A batch size more, spaced as the others, until B_crit lies `MARGIN` times inside: as many runs as at the nearest one,
-  each as long as that one's times E(B) = E_min + S_min B over its own beyond the largest, and times S(B) = S_min +
-  E_min/B below the smallest.
+- A batch size more, spaced as the last two, until B_crit lies `MARGIN` times inside (or longer runs at one that never
+  reached the goal): as many runs as at the nearest one that did, each longer than its own as E(B) = E_min + S_min B
+  beyond the largest, and as S(B) = S_min + E_min/B below the smallest.
 - More steps at the crossing take a harder goal: the whole sweep again, longer at least by the steps that are missing.
 """
 
@@ -50,8 +50,9 @@ def repairs(sweep: SweepResult, fit: GoalFit, found: Design) -> list[Repair]:
                 count[near] * mean[near] * (_examples(fit, size) / _examples(fit, near)) * (near / min(near, size))
                 for size, near in added.items()
             )
+            said = [f"{size:,}{' (longer runs)' * (size in count.index)}" for size in added]
             if added:
-                needed.append(Repair(check, f"B = {', '.join(f'{size:,}' for size in added)}", seconds))
+                needed.append(Repair(check, f"B = {', '.join(said)}", seconds))
         else:
             total = float(sweep.tables.runs["seconds"].sum())
             needed.append(Repair(check, "a harder goal", total * STEPS / found.steps, at_least=True))
@@ -60,14 +61,17 @@ def repairs(sweep: SweepResult, fit: GoalFit, found: Design) -> list[Repair]:
 
 def new_sizes(found: Design, b_crit: float) -> dict[int, int]:
     """Batch sizes, rising, that put `b_crit` far enough inside, each with the nearest one there is."""
-    smallest, largest = found.sizes[0], found.sizes[-1]
-    if not (b_crit > 0 and math.isfinite(b_crit)) or smallest == largest:
+    sizes = found.sizes
+    if len(sizes) < 2 or not (b_crit > 0 and math.isfinite(b_crit)):
         return {}
-    spacing = (largest / smallest) ** (1 / (len(found.sizes) - 1))
-    below = math.ceil(round(math.log(smallest * MARGIN / b_crit) / math.log(spacing), 6))
-    above = math.ceil(round(math.log(b_crit * MARGIN / largest) / math.log(spacing), 6))
-    down = {max(1, round(smallest / spacing**k)): smallest for k in range(below, 0, -1)}
-    return down | {round(largest * spacing**k): largest for k in range(1, above + 1)}
+    up, down = sizes[-1] / sizes[-2], sizes[1] / sizes[0]
+    above, below = (
+        math.ceil(round(math.log(missing) / math.log(step), 6))
+        for missing, step in ((MARGIN / found.above, up), (MARGIN / found.below, down))
+    )
+    return {max(1, round(sizes[0] / down**k)): sizes[0] for k in range(below, 0, -1)} | {
+        round(sizes[-1] * up**k): sizes[-1] for k in range(1, above + 1)
+    }
 
 
 def _examples(fit: GoalFit, size: int) -> float:

@@ -13,9 +13,9 @@ predict:
 *B_simple times a factor*, with ln factor the median of ln B_crit/B_simple over the other tasks, says whether a constant
 factor is all that is wrong.
 
-Intervals are the 95% percentiles of a bootstrap over tasks in which everything is fitted again. They hold the errors of
-measurement too, which differ from task to task as the rest does; `noise` is the miss that those errors alone would
-make of a perfect predictor. With fewer than ten tasks such intervals are rough and rather too narrow.
+Intervals are those of `TaskBootstrap`, everything fitted again in each draw. They hold the errors of measurement too,
+which differ from task to task as the rest does; `noise` is the miss that those errors alone would make of a perfect
+predictor. With fewer than ten tasks such intervals are rough and rather too narrow.
 """
 
 import re
@@ -26,20 +26,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.analysis import paper
 from experiments.analysis.sweep_summary import SweepResult
+from experiments.analysis.task_bootstrap import Floats, TaskBootstrap, interval
 from noisescale.pareto.fit import Estimate
 
-Floats = NDArray[np.float64]
-
-REPLICATES = 2000
 FEWEST_TASKS = 4
 Z95 = 1.96
-CONSTANT, TABLE1, PARAMETERS, DATA, START = (
-    *("a constant", "the paper's Table 1", "parameters", "examples in the data", "B_simple at step 0"),
-)
+CONSTANT, TABLE1 = "a constant", "the paper's Table 1"
+PARAMETERS, DATA, START = "parameters", "examples in the data", "B_simple at step 0"
 POWER_LAWS = (PARAMETERS, DATA, START)
 Conclusion = Literal["better", "off by a factor", "worse", "can't tell"]
 
@@ -59,13 +55,36 @@ class Point:
 
 @dataclass(frozen=True)
 class Score:
-    """One rival over the `tasks` for which it says something: its miss, B_simple's there, and the skill."""
+    """One rival over the `tasks` for which it says something: its miss, and B_simple's skill against it."""
 
     rival: str
     tasks: int
-    theirs: Estimate
-    ours: Estimate
+    miss: Estimate
     skill: Estimate
+
+
+@dataclass(frozen=True)
+class Skill:
+    """Over some goals of the tasks of one unit. `miss` is B_simple's, `factor` the median B_simple/B_crit, `scaled` the
+    skill against a constant of B_simple times a factor; the first of `scores` is the constant's."""
+
+    tasks: int
+    goals: int
+    miss: Estimate
+    noise: float
+    factor: Estimate
+    scaled: Estimate
+    scores: list[Score]
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """Against a constant, where the interval leaves no doubt."""
+        against = self.scores[0].skill
+        if against.low > 0:
+            return "better"
+        if self.scaled.low > 0:
+            return "off by a factor"
+        return "worse" if against.high < 0 else "can't tell"
 
 
 @dataclass(frozen=True)
@@ -77,31 +96,26 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Skill:
-    """Over the tasks of one unit. `miss` is B_simple's, `factor` the median B_simple/B_crit, `scaled` the skill against
-    a constant of B_simple times a factor."""
+class UnitSkill:
+    """Of all tasks that count B in one unit: at the hardest goals and over all; ln B_crit on ln B_simple between tasks,
+    at the hardest goals, and along the goals of each sweep, where enough tasks have two."""
 
     unit: str
-    tasks: int
-    goals: int
-    miss: Estimate
-    noise: float
-    factor: Estimate
-    scaled: Estimate
-    scores: list[Score]
+    hardest: Skill
+    every: Skill
+    between: Line
+    within: Line | None
 
-    @property
-    def against_constant(self) -> Estimate:
-        return next(score.skill for score in self.scores if score.rival == CONSTANT)
 
-    @property
-    def conclusion(self) -> Conclusion:
-        """Against a constant, where the interval leaves no doubt."""
-        if self.against_constant.low > 0:
-            return "better"
-        if self.scaled.low > 0:
-            return "off by a factor"
-        return "worse" if self.against_constant.high < 0 else "can't tell"
+def unit_skills(chosen: Sequence[Point]) -> list[UnitSkill]:
+    """Of every unit with `FEWEST_TASKS` tasks or more, those with more tasks first."""
+    found = []
+    for unit in dict.fromkeys(point.unit for point in chosen):
+        every = [point for point in chosen if point.unit == unit]
+        hardest = [point for point in every if point.hardest]
+        if _tasks(hardest) >= FEWEST_TASKS:
+            found.append(UnitSkill(unit, skill(hardest), skill(every), between(hardest), within(every)))
+    return sorted(found, key=lambda one: -one.hardest.tasks)
 
 
 def points(sweeps: Sequence[SweepResult], results: Path) -> list[Point]:
@@ -134,125 +148,67 @@ def data_size(data: str) -> float:
     return float(number.group().replace(",", "")) if number else np.nan
 
 
-def skill(chosen: Sequence[Point]) -> Skill | None:
-    """Over these points of one unit (the hardest goals, or all of them); None with fewer than `FEWEST_TASKS` tasks."""
-    sample = _Sample(chosen)
-    if sample.tasks < FEWEST_TASKS:
-        return None
-    scaled = sample.x + sample.others_median(sample.y - sample.x)
-    constant = sample.others_median(sample.y)
-    found = [sample.score(CONSTANT, constant)]
+def skill(chosen: Sequence[Point]) -> Skill:
+    """Over these points of one unit, of two tasks or more."""
+    x, y, tasks = _columns(chosen)
+    constant = tasks.others_median(y)
+    found = [_score(CONSTANT, chosen, constant)]
     for name in (TABLE1, *POWER_LAWS) if all(point.hardest for point in chosen) else POWER_LAWS:
-        there = _Sample([point for point in chosen if point.rivals.get(name, 0.0) > 0])
-        if there.tasks >= FEWEST_TASKS:
-            known = np.log([point.rivals[name] for point in there.points])
-            found.append(there.score(name, known if name == TABLE1 else there.others_power_law(known)))
+        there = [point for point in chosen if point.rivals.get(name, 0.0) > 0]
+        if _tasks(there) >= FEWEST_TASKS:
+            known = np.log([point.rivals[name] for point in there])
+            _, own_y, own = _columns(there)
+            found.append(_score(name, there, known if name == TABLE1 else own.others_line(known, own_y, 0, 1)))
+    scaled = x + tasks.others_median(y - x)
+    errors = np.array([np.hypot(_error(point.b_crit), _error(point.b_simple)) for point in chosen])
     return Skill(
-        unit=chosen[0].unit,
-        tasks=sample.tasks,
+        tasks=tasks.tasks,
         goals=len(chosen),
-        miss=_interval(np.exp(sample.miss(sample.x))),
-        noise=float(np.exp(np.sqrt(2 / np.pi) * sample.mean(sample.error)[0])),
-        factor=_interval(np.exp(_median(sample.x - sample.y, sample.weight))),
-        scaled=_interval(1 - sample.miss(scaled) / sample.miss(constant)),
+        miss=interval(np.exp(tasks.mean(np.abs(x - y)))),
+        noise=float(np.exp(np.sqrt(2 / np.pi) * tasks.mean(errors)[0])),
+        factor=interval(np.exp(tasks.median(x - y))),
+        scaled=interval(_gain(tasks.mean(np.abs(scaled - y)), tasks.mean(np.abs(constant - y)))),
         scores=found,
     )
 
 
-def between(chosen: Sequence[Point]) -> Line | None:
-    """Over the points as they are; None with fewer than `FEWEST_TASKS` tasks."""
-    sample = _Sample(chosen)
-    return sample.line(sample.x, sample.y) if sample.tasks >= FEWEST_TASKS else None
+def between(chosen: Sequence[Point]) -> Line:
+    """Over the points as they are."""
+    x, y, tasks = _columns(chosen)
+    return Line(*map(interval, tasks.slope(x, y)))
 
 
 def within(chosen: Sequence[Point]) -> Line | None:
-    """Along each sweep's goals: over differences from the sweep's own means. None with fewer than `FEWEST_TASKS` tasks
-    that have two goals."""
+    """Over differences from each sweep's own means; None with fewer than `FEWEST_TASKS` tasks that have two goals."""
     goals = Counter(point.sweep for point in chosen)
     kept = [point for point in chosen if goals[point.sweep] > 1]
-    sample = _Sample(kept)
-    if sample.tasks < FEWEST_TASKS:
+    if _tasks(kept) < FEWEST_TASKS:
         return None
+    x, y, tasks = _columns(kept)
     _, sweep = np.unique([point.sweep for point in kept], return_inverse=True)
-    x, y = (values - (np.bincount(sweep, values) / np.bincount(sweep))[sweep] for values in (sample.x, sample.y))
-    return sample.line(x, y)
+    x, y = (values - (np.bincount(sweep, values) / np.bincount(sweep))[sweep] for values in (x, y))
+    return Line(*map(interval, tasks.slope(x, y)))
 
 
-class _Sample:
-    """Points as arrays (n,), and their weights (1 + `REPLICATES`, n): as they are, then each time a draw of tasks."""
-
-    def __init__(self, points: Sequence[Point]) -> None:
-        self.points = points
-        self.x = np.log([point.b_simple.value for point in points])
-        self.y = np.log([point.b_crit.value for point in points])
-        self.error = np.array([np.hypot(_error(point.b_crit), _error(point.b_simple)) for point in points])
-        names, self._task, goals = np.unique([point.task for point in points], return_inverse=True, return_counts=True)
-        self.tasks = len(names)
-        if names.size:
-            rng = np.random.default_rng(0)
-            drawn = rng.multinomial(self.tasks, np.full(self.tasks, 1 / self.tasks), size=REPLICATES)
-            self.weight = (np.vstack([np.ones(self.tasks), drawn]) / goals)[:, self._task]
-
-    def mean(self, values: Floats) -> Floats:
-        """Of `values`, (n,) or (replicates, n), in each replicate."""
-        return np.where(self.weight > 0, self.weight * values, 0.0).sum(axis=1) / self.weight.sum(axis=1)
-
-    def miss(self, guess: Floats) -> Floats:
-        """Mean absolute error in ln B_crit; NaN where a replicate has but one task, and so nothing to fit to."""
-        return self.mean(np.abs(guess - self.y))
-
-    def score(self, rival: str, guess: Floats) -> Score:
-        ours, theirs = self.miss(self.x), self.miss(guess)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gain = 1 - ours / theirs
-        return Score(rival, self.tasks, _interval(np.exp(theirs)), _interval(np.exp(ours)), _interval(gain))
-
-    def others_median(self, values: Floats) -> Floats:
-        """Of the other tasks' values, for each point, (replicates, n)."""
-        return np.stack([_median(values, self._others(task)) for task in range(self.tasks)], axis=1)[:, self._task]
-
-    def others_power_law(self, known: Floats) -> Floats:
-        """At each point what the line through the other tasks' ln B_crit against `known` says, (replicates, n)."""
-        guess = np.empty_like(self.weight)
-        for task in range(self.tasks):
-            slope, middle_x, middle_y, _ = _least_squares(known, self.y, self._others(task))
-            own = self._task == task
-            guess[:, own] = middle_y[:, None] + np.clip(slope, 0, 1)[:, None] * (known[own] - middle_x[:, None])
-        return guess
-
-    def _others(self, task: int) -> Floats:
-        return np.where(self._task == task, 0.0, self.weight)
-
-    def line(self, x: Floats, y: Floats) -> Line:
-        slope, _, _, correlation = _least_squares(x, y, self.weight)
-        return Line(_interval(slope), _interval(correlation))
+def _columns(chosen: Sequence[Point]) -> tuple[Floats, Floats, TaskBootstrap]:
+    """ln B_simple, ln B_crit, and the tasks."""
+    x, y = np.log([(point.b_simple.value, point.b_crit.value) for point in chosen]).T
+    return x, y, TaskBootstrap([point.task for point in chosen])
 
 
-def _least_squares(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Slope (0 where x doesn't vary), mean x, mean y and correlation of a weighted fit, one a row of `weight`."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = weight / weight.sum(axis=1, keepdims=True)
-        middle_x, middle_y = share @ x, share @ y
-        dx, dy = x - middle_x[:, None], y - middle_y[:, None]
-        xx, yy, xy = ((share * a * b).sum(axis=1) for a, b in ((dx, dx), (dy, dy), (dx, dy)))
-        slope = np.where(xx > 1e-12, xy / xx, 0.0)
-        return slope, middle_x, middle_y, xy / np.sqrt(xx * yy)
+def _score(rival: str, chosen: Sequence[Point], guess: Floats) -> Score:
+    x, y, tasks = _columns(chosen)
+    theirs = tasks.mean(np.abs(guess - y))
+    return Score(rival, tasks.tasks, interval(np.exp(theirs)), interval(_gain(tasks.mean(np.abs(x - y)), theirs)))
 
 
-def _median(values: Floats, weight: Floats) -> Floats:
-    """Weighted, one a row of `weight`, the middle of the two where half the weight lies on either side; NaN where all
-    weights are 0."""
-    order = np.argsort(values, kind="stable")
-    ordered, below = values[order], np.cumsum(weight[:, order], axis=1)
-    half, slack = below[:, -1:] / 2, 1e-9
-    lower, upper = (np.argmax(below >= half + side, axis=1) for side in (-slack, slack))
-    return np.where(below[:, -1] > 0, (ordered[lower] + ordered[upper]) / 2, np.nan)
+def _gain(ours: Floats, theirs: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return 1 - ours / theirs
 
 
-def _interval(values: Floats) -> Estimate:
-    """The first of `values`, and the 95% percentiles of the others that are known."""
-    low, high = np.nanquantile(values[1:], (0.025, 0.975))
-    return Estimate(float(values[0]), float(low), float(high))
+def _tasks(chosen: Sequence[Point]) -> int:
+    return len({point.task for point in chosen})
 
 
 def _error(estimate: Estimate) -> float:

@@ -49,7 +49,7 @@ def judge_sweep(goals: Sequence[str]) -> SweepVerdict:
     """The rule for a sweep, from the verdicts of its goals, easy to hard. Goals that are not determined don't count.
 
     *agree*: more than half of the goals agree, the hardest among them, and none differs;
-    *differ*: some goal differs and none agrees, since the claim is about every goal and one interval outside refutes it;
+    *differ*: some goal differs and none agrees: the claim is about every goal, so that one interval outside refutes it;
     *mixed*: some goal agrees and another differs;
     *can't tell*: no goal differs, but too few agree, or not the hardest;
     *not determined*: no goal counts.

@@ -1,190 +1,193 @@
-"""The report's first page: the verdict, Table 1, questions and answers."""
+"""The report's opening: does B_simple predict B_crit, and better than a cheap guess?"""
 
-import math
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import get_args
 
-from experiments.analysis import paper
+from experiments.analysis.skill import Conclusion, UnitSkill, points, unit_skills
 from experiments.analysis.sweep_summary import SweepResult
-from experiments.analysis.verdict import FACTOR, TaskVerdict, ratio, tally
-from experiments.report.markdown import b_crit, figure, given, metric, noise, table
+from experiments.analysis.verdict import FACTOR, SweepVerdict, tally
+from experiments.report.markdown import b_crit, counted, figure, metric, table
 from noisescale.formatting import number, with_interval
 from noisescale.pareto.fit import Estimate
 
-SIZES = ("lm_narrow", "lm", "lm_wide")
-LADDER = ("mnist", "svhn", "cifar10", "imagenet")
-GENERATIVE = ("svhn_autoencoder", "svhn_vae")
+CLAIM = (
+    "The claim: B_simple = tr Σ/|G|², measured while training, predicts B_crit, the batch size beyond which larger "
+    "batches stop paying."
+)
+SAID: dict[Conclusion, str] = {
+    "better": "predicts B_crit better than a constant",
+    "off by a factor": "predicts B_crit better than a constant once a factor is taken out",
+    "worse": "predicts B_crit worse than a constant",
+    "can't tell": "can't be told apart from a constant as a predictor of B_crit",
+}
+VERBS: dict[SweepVerdict, tuple[str, str]] = {
+    "agree": ("agrees", "agree"),
+    "differ": ("differs", "differ"),
+    "mixed": ("is mixed", "are mixed"),
+    "can't tell": ("can't tell", "can't tell"),
+    "not determined": ("isn't determined", "aren't determined"),
+}
+IN_README = {"mnist": "MNIST", "svhn": "SVHN", "imagenet": "ImageNet subset", "lm": "language model", "pong": "Pong"}
+PLAIN: dict[SweepVerdict, str] = {
+    "agree": f"yes, within a factor of {FACTOR:g}",
+    "differ": "no",
+    "mixed": "at some goals, not at others",
+    "can't tell": "can't tell",
+    "not determined": "not determined",
+}
 
 
-def verdict(sweeps: Sequence[SweepResult]) -> list[str]:
-    rows = []
-    for sweep in sweeps:
-        fit = sweep.end or sweep.fits[-1]
-        rows.append(
-            [
-                sweep.name,
-                f"**{sweep.verdict}** ({_tally(sweep)})",
-                with_interval(fit.ratio),
-                b_crit(fit),
-                with_interval(fit.b_simple_avg),
-                f"{metric(sweep)} {fit.goal:g}",
-            ]
-        )
+def opening(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
+    """The answer in a paragraph, sweep by sweep, as a picture, and beside rivals."""
+    found = unit_skills(points(sweeps, results))
     return [
-        in_short(sweeps),
-        table(["sweep", "B_simple predicts B_crit?", "ratio", "B_crit", "B_simple, averaged", "to"], rows),
+        " ".join([in_short(found), *map(_misses, found), _by_sweeps(sweeps)]),
+        _verdicts(sweeps),
+        figure(
+            "fig04",
+            "Above, B_crit against B_simple, by what B counts: hardest goals filled, easier ones hollow, the paper's "
+            "Table 1 grey; the line is equality, the band a factor of 3, dashed a constant, the median of the hardest "
+            "goals. Below, their ratio at the hardest goal (filled) and the easiest, sweep by sweep",
+        ),
         "Brackets are 95% intervals ([>19] has no upper end, [?] no end); batch sizes are in the unit of each sweep. "
         "On which data, how much of them and with which network each was measured stands task by task below. B_crit "
         "comes from tuned runs at many batch sizes, B_simple from the gradients of the same runs, all "
         "batch sizes pooled, averaged up to the goal by full-batch steps: the average of B_noise that theory equates "
         "with B_crit, and B_simple stands in for B_noise. A goal *agrees* if the interval of "
         f"their ratio lies within a factor of {FACTOR:g} of 1, *differs* if it lies outside, *can't tell* if it "
-        "straddles a limit. A sweep agrees if some goal agrees and none differs, differs if some goal differs and none "
-        "agrees, and is mixed if both happen.",
-        figure("fig04", "B_simple against B_crit, all tasks: ours in colour, the paper's Table 1 in grey"),
+        "straddles a limit. A sweep *agrees* if more than half of its determined goals do, the hardest among them, and "
+        "none differs; it *differs* if some goal differs and none agrees; it is *mixed* if both happen, and *can't "
+        "tell* otherwise.",
+        *_beside_rivals(found),
     ]
 
 
-def in_short(sweeps: Sequence[SweepResult]) -> str:
-    """What was found, and how sure it is, in a paragraph."""
-    goals = [fit.verdict for sweep in sweeps for fit in sweep.fits]
-    hardest = [(sweep.end or sweep.fits[-1]) for sweep in sweeps]
-    by_verdict = {v: [sweep.name for sweep in sweeps if sweep.verdict == v] for v in get_args(TaskVerdict)}
-    said = [f"**{v}**: {len(names)} ({', '.join(names)})" for v, names in by_verdict.items() if names]
-    known = sorted(fit.ratio.value for fit in hardest if math.isfinite(fit.ratio.value))
-    spread = (
-        f", where their ratio is {number(known[0], 2)} to {number(known[-1], 2)}, median {number(median(known), 2)}"
-        if len(known) > 1
-        else ""
-    )
-    return (
-        "The claim: B_simple = tr Σ/|G|², measured while training, predicts B_crit, the batch size beyond which larger "
-        f"batches stop paying. **{_answer(goals)}** By goals, within a factor of {FACTOR:g}: {tally(goals)}. At the "
-        f"hardest goal of each sweep: {tally([fit.verdict for fit in hardest], 'sweep')}{spread}. By sweeps, "
-        f"which agree if some goal does and none differs: {'; '.join(said)}."
-    )
-
-
-def _answer(goals: Sequence[str]) -> str:
-    """The claim's verdict in words, by the goals at which it can be told."""
-    agree, differ = goals.count("agree"), goals.count("differ")
-    if agree + differ < len(goals) / 4:
-        return "Can't tell: at most goals the intervals are too wide."
-    if not differ:
-        return "Yes, wherever it can be told."
-    share = agree / (agree + differ)
-    return (
-        "Mostly, where it can be told." if share > 0.75 else "No." if share < 0.25 else "On some tasks, not on others."
-    )
-
-
-def _tally(sweep: SweepResult) -> str:
-    return tally([fit.verdict for fit in sweep.fits])
-
-
-def table1(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
-    """Each task of the paper with our sweeps of it, then ours that it doesn't have."""
-    theirs = paper.table1(results)
-    left = list(sweeps)
+def findings(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
+    """What README.md says was found."""
+    by_task = {sweep.task: sweep for sweep in reversed(sweeps)}  # of imagenet, small rather than spans
     rows = []
-    for task in paper.PAPER_TASKS:
-        row = theirs[task.name]
-        cells = [given(row[name]) for name in ("b_crit_start", "b_crit", "b_simple_start", "b_simple_avg")] + ["–"]
-        rows.append([f"**{task.name}**", f"paper, {paper.unit(results, task.name)}s", *cells])
-        ours = [sweep for sweep in left if sweep.task in task.ours]
-        rows += [_table1_row(sweep) for sweep in ours] or [["", "ours: not measured yet", *[""] * 5]]
-        left = [sweep for sweep in left if sweep not in ours]
-    rows += [[f"**{sweep.task}**", *_table1_row(sweep)[1:]] for sweep in left]
-    header = ["task", "", "B_crit, start", "B_crit, end", "B_simple, start", "B_simple, averaged", "B_simple, end"]
-    return [
-        table(header, rows),
-        "Start and end of B_crit are the easiest and the hardest goal at which it is determined (the paper's header "
-        "calls the second an average, its caption the end of the run); those of B_simple are step 0 and the hardest "
-        "goal, up to which it is averaged. The paper gives no errors; what it calls frames of Atari are observations "
-        "of 4 frames, as ours are, and its row is a range over seven games.",
-    ]
+    for task, name in IN_README.items():
+        if task in by_task:
+            sweep = by_task[task]
+            fit = sweep.end or sweep.fits[-1]
+            values = (b_crit(fit), with_interval(fit.b_simple_avg))
+            rows.append([f"{name}, {sweep.unit}s", *values, PLAIN[sweep.verdict]])
+    header = ["task, and what B counts", "B_crit", "B_simple, averaged", "does it predict B_crit?"]
+    return [in_short(unit_skills(points(sweeps, results))), *([table(header, rows)] if rows else [])]
 
 
-def _table1_row(sweep: SweepResult) -> list[str]:
-    end = (sweep.end or sweep.fits[-1]).b_simple
-    values = (sweep.b_crit_start, sweep.b_crit, sweep.b_simple_start, sweep.b_simple_avg, end)
-    return ["", f"ours: {sweep.name}, {sweep.unit}s", *map(with_interval, values)]
-
-
-def questions(sweeps: Sequence[SweepResult]) -> list[str]:
-    said = [_growth(sweeps, "B_simple", "b_simple"), _growth(sweeps, "B_crit", "b_crit")]
-    by_task = {sweep.task: sweep for sweep in reversed(sweeps) if sweep.end is not None}  # paper, small, spans
-    ladder = [by_task[task] for task in LADDER if task in by_task]
-    if len(ladder) > 1:
-        steps = list(pairwise(ladder))
-        holds = [_above(high.b_crit, low.b_crit) for low, high in steps]
-        shown = ", ".join(f"{sweep.name} {with_interval(sweep.b_crit)}" for sweep in ladder)
-        said.append(
-            f"**Does B_crit rise along the ladder of image tasks?** {shown} at the hardest goals, step by step: "
-            f"{_all(holds)}. At equal errors: {'; '.join(_at_equal_error(low, high) for low, high in steps)}."
-        )
-    below = [by_task[task] for task in GENERATIVE if task in by_task]
-    if below and "svhn" in by_task:
-        classifier = by_task["svhn"]
-        holds = [_above(classifier.b_crit, sweep.b_crit) for sweep in below]
-        shown = ", ".join(f"{sweep.name} {with_interval(sweep.b_crit)}" for sweep in below)
-        said.append(
-            f"**Do generative models sit below the classifier of the same images?** {shown}, against {classifier.name} "
-            f"{with_interval(classifier.b_crit)}: {_all(holds)}."
-        )
-    sizes = [by_task[task] for task in SIZES if task in by_task]
-    if len(sizes) > 1:
-        said.append(_size(sizes))
-    return [f"- {line}" for line in said]
-
-
-def _at_equal_error(low: SweepResult, high: SweepResult) -> str:
-    """B_crit and averaged B_simple of two sweeps at the hardest goal that both have; are the second's larger?"""
-    ours, theirs = ({fit.goal: fit for fit in sweep.determined} for sweep in (low, high))
-    shared = [goal for goal in ours if goal in theirs]
-    if not shared:
-        return f"{low.name} and {high.name} share no goal"
-    first, second = ours[shared[-1]], theirs[shared[-1]]
+def in_short(found: Sequence[UnitSkill]) -> str:
+    """The claim, the answer, and its measure."""
+    if not found:
+        return f"{CLAIM} Too few tasks are measured here to compare it with cheap guesses."
+    hardest, every = (
+        _and([f"{_plain(part.scores[0].skill)} for {one.unit}s" for one, part in pairs])
+        for pairs in ([(one, one.hardest) for one in found], [(one, one.every) for one in found])
+    )
     return (
-        f"at {shared[-1]:g}, {low.name} {with_interval(first.b_crit)} and {high.name} {with_interval(second.b_crit)} "
-        f"({_above(second.b_crit, first.b_crit)}; averaged B_simple {with_interval(first.b_simple_avg)} and "
-        f"{with_interval(second.b_simple_avg)}, {_above(second.b_simple_avg, first.b_simple_avg)})"
+        f"{CLAIM} **{' '.join(map(_answer, found))}** The measure is skill, 1 − (mean error in ln B_crit)/(that of a "
+        "constant, the median B_crit of the other tasks): 1 is perfect, 0 no better than the constant, negative worse. "
+        f"At the hardest goal of each sweep it is {hardest}; over all determined goals, {every}."
     )
 
 
-def _size(sweeps: Sequence[SweepResult]) -> str:
-    """B_simple of one model in several sizes, smallest first, at the goals that all have."""
-    goals = [fit.goal for fit in sweeps[0].fits if all(fit.goal in {f.goal for f in s.fits} for s in sweeps)]
-    parts = []
-    for goal in goals:
-        found = [next(fit.b_simple for fit in sweep.fits if fit.goal == goal) for sweep in sweeps]
-        change = ratio(found[-1], found[0])
-        clear = "rises with size" if change.low > 1 else "falls with size" if change.high < 1 else "no clear change"
-        parts.append(f"{', '.join(map(noise, found))} at {metric(sweeps[0])} {goal:g} ({clear})")
-    names = ", ".join(f"{s.name} ({int(s.tables.describe('parameters')):,} parameters)" for s in sweeps)
-    return f"**Does size matter at equal loss?** B_simple of {names}: {'; '.join(parts) or 'no goal in common'}."
+def _answer(one: UnitSkill) -> str:
+    hardest, every = SAID[one.hardest.conclusion], SAID[one.every.conclusion]
+    said = hardest if hardest == every else f"{every} over all goals, and at the hardest {hardest}"
+    return f"For {one.unit}s, B_simple {said}."
 
 
-def _growth(sweeps: Sequence[SweepResult], label: str, name: str) -> str:
-    parts = []
+def _misses(one: UnitSkill) -> str:
+    """What a typical error is at the hardest goals, beside the constant's, the best rival's and what measuring alone
+    would make."""
+    part = one.hardest
+    best = min(part.scores, key=lambda score: score.miss.value)
+    better = f"; the best of the rivals below, {best.rival}, by {with_interval(best.miss, 2)}"
+    return (
+        f"At the hardest goals of {counted(part.tasks, 'task')} in {one.unit}s it misses by a factor of "
+        f"{with_interval(part.miss, 2)}, the constant by {with_interval(part.scores[0].miss, 2)}"
+        f"{better * (best is not part.scores[0])}; errors of measurement alone would make {number(part.noise, 2)}."
+    )
+
+
+def _plain(estimate: Estimate) -> str:
+    """Skills, slopes and correlations, of which some are near 0."""
+    value, low, high = (f"{round(x, 2) + 0.0:.2f}" for x in (estimate.value, estimate.low, estimate.high))  # no -0.00
+    return f"{value} [{low}, {high}]"
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _by_sweeps(sweeps: Sequence[SweepResult]) -> str:
+    verdicts = Counter(sweep.verdict for sweep in sweeps)
+    said = [f"{count} {verb[count > 1]}" for verdict, verb in VERBS.items() if (count := verdicts[verdict])]
+    goals = [fit.verdict for sweep in sweeps for fit in sweep.fits]
+    return (
+        f"By the coarser rule of a factor of {FACTOR:g}, of {counted(len(sweeps), 'sweep')}: {', '.join(said)}. By "
+        f"goals: {tally(goals)}."
+    )
+
+
+def _verdicts(sweeps: Sequence[SweepResult]) -> str:
+    rows = []
     for sweep in sweeps:
-        known = [(fit.goal, getattr(fit, name)) for fit in sweep.determined]
-        known = [(goal, e) for goal, e in known if e.value > 0 and e.low > 0 and math.isfinite(e.high)]
-        if len(known) > 1:
-            (first, start), (last, end) = known[0], known[-1]
-            growth = ratio(end, start)
-            clear = "grows" if growth.low > 1 else "falls" if growth.high < 1 else "no clear change"
-            parts.append(f"{sweep.name} {with_interval(growth)} times from {first:g} to {last:g} ({clear})")
-    return f"**Does {label} grow along a run?** {'; '.join(parts) or 'Not determined at two goals of any sweep'}."
+        fit = sweep.end or sweep.fits[-1]
+        rows.append(
+            [
+                sweep.name,
+                f"**{sweep.verdict}** ({sweep.verdict_in_words})",
+                with_interval(fit.ratio),
+                b_crit(fit),
+                with_interval(fit.b_simple_avg),
+                f"{metric(sweep)} {fit.goal:g}",
+            ]
+        )
+    return table(["sweep", "B_simple predicts B_crit?", "ratio", "B_crit", "B_simple, averaged", "to"], rows)
 
 
-def _above(high: Estimate, low: Estimate) -> str:
-    found = ratio(high, low)
-    return "yes" if found.low > 1 else "no" if found.high < 1 else "unclear"
+def _beside_rivals(found: Sequence[UnitSkill]) -> list[str]:
+    """Each rival's miss and the skill against it, and how the two go together."""
+    rows = []
+    for one in found:
+        misses = [with_interval(part.miss, 2) for part in (one.hardest, one.every)]
+        rows.append([f"**{one.unit}s**", "B_simple", str(one.hardest.tasks), misses[0], "–", misses[1], "–"])
+        over_all = {score.rival: score for score in one.every.scores}
+        for score in one.hardest.scores:
+            pair = [score, over_all.get(score.rival)]
+            cells = [(with_interval(own.miss, 2), _plain(own.skill)) if own else ("–", "–") for own in pair]
+            rows.append(["", score.rival, str(score.tasks), *cells[0], *cells[1]])
+    header = ["B in", "predictor", "tasks", "misses by a factor of, hardest goals", "skill of B_simple against it"]
+    header += ["misses by a factor of, all goals", "skill of B_simple against it"]
+    if not rows:
+        return []
+    return [
+        "## B_simple beside cheap guesses",
+        table(header, rows),
+        *(f"- {_together(one)}" for one in found),
+        "A predictor's miss is exp of its mean absolute error in ln B_crit, every task weighing the same. B_simple is "
+        "taken as it is. A rival's constants are fitted to all tasks of the same unit but the one that it predicts: a "
+        "constant is their median B_crit; parameters, examples in the data and B_simple at step 0 enter as a power law "
+        "(least squares in logarithms, its exponent held between 0 and 1). The paper's Table 1 is its B_crit at the "
+        "end of the same task, on its own network and data. Intervals are a bootstrap over tasks in which everything "
+        "is fitted again. With so few tasks they are rough, and tasks that share their data are less independent than "
+        "it takes them to be. The errors of each B_crit and B_simple are inside, as part of what differs from task to "
+        "task.",
+    ]
 
 
-def _all(holds: Sequence[str]) -> str:
-    return holds[0] if len(set(holds)) == 1 else ", then ".join(holds)
+def _together(one: UnitSkill) -> str:
+    said = [
+        f"{where}, B_crit goes as B_simple to the power {_plain(line.slope)} (correlation of the logarithms "
+        f"{_plain(line.correlation)})"
+        for where, line in (("between tasks, at the hardest goals", one.between), ("along a run", one.within))
+        if line is not None
+    ]
+    said.append(
+        f"at the hardest goals B_simple is {with_interval(one.hardest.factor, 2)} times B_crit in the median; with "
+        "each task's divided by the other tasks' factor, its skill against a constant is "
+        f"{_plain(one.hardest.scaled)}, and {_plain(one.every.scaled)} over all goals"
+    )
+    return f"**{one.unit.capitalize()}s**: {'; '.join(said)}."

@@ -13,7 +13,6 @@ from experiments.report.markdown import b_crit, counted, duration, figure, metri
 from noisescale.formatting import number, with_interval
 
 CLOSENESS = ("RMS difference", "largest difference", "interval holds the exact value")
-FEW_STEPS = 10
 KINDS = ("pareto", "noise", "curves", "lr")
 PAPER_FIGURES = {
     1: "The trade-off of steps against examples",
@@ -156,7 +155,7 @@ def one_sweep(sweep: SweepResult) -> list[str]:
             with_interval(fit.ratio),
             b_crit(fit),
             *(with_interval(e) for e in (fit.b_simple_avg, fit.b_simple, fit.b_noise_avg, fit.s_min, fit.e_min)),
-            fit.remark,
+            "; ".join(filter(None, (fit.remark, fit.design))),
         ]
         for fit in sweep.fits
     ]
@@ -184,20 +183,8 @@ def one_sweep(sweep: SweepResult) -> list[str]:
         f"### {sweep.name}: {sweep.verdict}",
         f"{_setup(sweep)}. {_effort(sweep)}",
         table(header, rows),
-        *_in_few_steps(sweep),
         *_in_frames(sweep),
         *(figure(f"{sweep.name}-{kind}", captions[kind]) for kind in KINDS),
-    ]
-
-
-def _in_few_steps(sweep: SweepResult) -> list[str]:
-    """Goals that the largest batches reach before the model of many equal steps can hold."""
-    goals = [f"{fit.goal:g}" for fit in sweep.fits if 0 < fit.s_min.value < FEW_STEPS]
-    if not goals:
-        return []
-    return [
-        f"S_min is below {FEW_STEPS} steps at {metric(sweep)} {', '.join(goals)}: so few that the first steps of "
-        "training may count for as much as the trade-off."
     ]
 
 

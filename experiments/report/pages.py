@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.analysis.sweep_summary import SweepResult, summarise
 from experiments.errors import UserError
-from experiments.report import claim, evidence, gaps, images, language
+from experiments.report import answers, claim, design, evidence, gaps, images, language
 from experiments.report.html import to_html
 
 README = Path("README.md")
@@ -31,29 +31,30 @@ def report(results: Path, out: Path | None = None, readme: Path | None = None) -
         raise UserError(f"no {out / undrawn[0]}; run `make figures`")
     markdown = "\n\n".join(_parts(sweeps, results)) + "\n"
     if readme is not None:
-        write_findings(readme, sweeps)
+        write_findings(readme, claim.findings(sweeps, results))
     paths = [out / "report.md", out / "report.html"]
     paths[0].write_text(markdown, encoding="utf-8")
     paths[1].write_text(to_html(markdown, TITLE, out), encoding="utf-8")
     return paths
 
 
-def write_findings(readme: Path, sweeps: Sequence[SweepResult]) -> None:
-    """The report's verdict, between the two marks."""
+def write_findings(readme: Path, found: Sequence[str]) -> None:
+    """`found`, between the two marks."""
     before, _, rest = readme.read_text(encoding="utf-8").partition(FOUND[0])
     _, _, after = rest.partition(FOUND[1])
-    found = "\n\n".join([FOUND[0], *claim.verdict(sweeps)[:2], FOUND[1]])
-    readme.write_text(before + found + after, encoding="utf-8")
+    readme.write_text(before + "\n\n".join([FOUND[0], *found, FOUND[1]]) + after, encoding="utf-8")
 
 
 def _parts(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
     return [
         f"# {TITLE}",
-        *claim.verdict(sweeps),
+        *claim.opening(sweeps, results),
+        "## How good the sweeps' own design is",
+        *design.designs(sweeps),
         "## Table 1, ours beside the paper's",
-        *claim.table1(sweeps, results),
+        *answers.table1(sweeps, results),
         "## Questions and answers",
-        *claim.questions(sweeps),
+        *answers.questions(sweeps),
         *evidence.beside_the_paper(sweeps, results),
         *evidence.against_exact_answers(sweeps),
         *language.branches(sweeps),

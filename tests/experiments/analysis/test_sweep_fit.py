@@ -415,7 +415,9 @@ def test_rounding(value, text):
 
 
 def test_the_printed_table_numbers_its_remarks(exact):
-    odd = [replace(fit, remark=f"odd {i}" if i else "", design="small" if i == 2 else "") for i, fit in enumerate(exact)]
+    odd = [
+        replace(fit, remark=f"odd {i}" if i else "", design="small" if i == 2 else "") for i, fit in enumerate(exact)
+    ]
     lines = format_table(odd, "image").splitlines()
     assert {"(1) odd 1", "(2) odd 2; small"} <= set(lines) and lines[3].endswith("(1)")
 

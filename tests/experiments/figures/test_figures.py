@@ -172,11 +172,27 @@ def test_an_unknown_name_lists_the_known_ones(results):
 
 def test_the_headline_shows_ours_and_the_papers(results):
     figure = drawn(partial(registry(results)["fig04"], results))
-    left, right = figure.axes
-    labels = [text.get_text() for text in right.get_yticklabels()]
+    scatter, ratios = figure.axes
+    labels = [text.get_text() for text in ratios.get_yticklabels()]
     assert "MNIST: the paper's" in labels and "svhn-small: agree" in labels
-    marks = [line.get_color() for line in left.lines if line.get_label() != "_nolegend_" and line.get_marker() in MARKS]
-    assert marks.count(GREY) == 10 and READABLE[0] in marks
+    marks = [[line.get_color() for line in axes.lines if line.get_marker() in MARKS] for axes in (scatter, ratios)]
+    assert marks[0] == [GREY, READABLE[0], READABLE[0]], "the paper's SVHN, our easier goals, our hardest"
+    assert marks[1].count(GREY) == 10 and marks[1].count(READABLE[0]) == 2
+
+
+def test_the_headline_has_a_panel_for_each_unit_with_enough_tasks(results, tmp_path):
+    shutil.copytree(results / "paper", tmp_path / "paper")
+    for unit, tasks in {"image": ["a", "b", "c", "d"], "token": ["e", "f", "g"]}.items():
+        for task in tasks:
+            shutil.copytree(results / "svhn-small", tmp_path / f"{task}-small")
+            path = tmp_path / f"{task}-small" / "runs.parquet"
+            pd.read_parquet(path).assign(task=task, unit=unit).to_parquet(path)
+    *scatters, ratios = drawn(partial(registry(tmp_path)["fig04"], tmp_path)).axes
+    assert [axes.get_title() for axes in scatters] == ["images", "observations and others"]
+    dashed = [[line for line in axes.lines if line.get_linestyle() == "--"] for axes in scatters]
+    (b_crit,) = {sweep.b_crit.value for sweep in summarise(tmp_path)}
+    assert dashed[0][0].get_ydata()[0] == b_crit and not dashed[1]
+    assert len(ratios.get_yticks()) == 7 + 10
 
 
 def test_smoke_sweeps_do_not_stand_for_a_task(results, tmp_path):

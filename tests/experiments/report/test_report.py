@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -18,25 +20,30 @@ from synthetic_tables import Planted, plant, save
 
 from experiments.analysis.beside_exact import Truth, truths
 from experiments.analysis.beside_paper import beside_paper, words
+from experiments.analysis.goal_fit import fits_frame
 from experiments.analysis.paper import PAPER_TASKS, points, table1
 from experiments.analysis.sweep_fit import analyse
-from experiments.analysis.sweep_summary import read_sweep, summarise
+from experiments.analysis.sweep_summary import SweepResult, read_fits, read_sweep, summarise
 from experiments.analysis.verdict import tally
+from experiments.config import CONFIGS
 from experiments.errors import UserError
 from experiments.figures.style import COLOURS
 from experiments.figures.style import save as save_figure
 from experiments.report import evidence
-from experiments.report.claim import questions
+from experiments.report.answers import questions
+from experiments.report.claim import opening
+from experiments.report.design import designs
 from experiments.report.evidence import pictures
 from experiments.report.html import to_html
 from experiments.report.language import branches, groups, norms_predict
-from experiments.report.pages import report
-from experiments.tables.reading import Tables
+from experiments.report.pages import FOUND, report
+from experiments.tables.reading import Tables, write_csv
 from experiments.tasks.quadratic import QuadraticConfig
 from noisescale.formatting import number, with_interval
 from noisescale.pareto.fit import Estimate
 
 PAPER = Path(__file__).parents[3] / "results" / "paper"
+SMALL = CONFIGS.parent / "results" / "reference" / "digits-small"
 SIZES = (1, 4, 16, 64, 256, 1024)
 GOALS = [0.3, 0.1]
 
@@ -109,15 +116,87 @@ def test_the_verdict_comes_first_and_every_task_of_the_paper_is_there(results):
     text = report(results)[0].read_text()
     verdicts = [fit.verdict for fit in read_sweep(results / "mnist-small").fits]
     first = text.split("\n\n")[1]
-    assert "**Yes, wherever it can be told.**" in first
-    assert re.search(r"\*\*agree\*\*: \d \([^)]*mnist-small", first)
-    assert re.search(r"agree at \d of 2 sweeps.*, where their ratio is \S+ to \S+, median \S+\.", first)
-    assert f"| mnist-small | **agree** ({tally(verdicts)}) |" in text
+    assert first.startswith("The claim: ") and "Too few tasks are measured here" in first
+    assert re.search(r"of 2 sweeps: (1 agrees, 1 can't tell|2 agree)\. By goals: agree at \d of 5 goals", first)
+    assert f"| mnist-small | **agree** ({tally(verdicts)}; at the hardest, 0.1, agree) |" in text
     for task in PAPER_TASKS:
         assert f"| **{task.name}** |" in text
     assert "`make sweep TASK=svhn_vae`" in text and "`make sweep TASK=mnist PRESET=paper`" in text
     assert "| mnist-small | 60 | 1 min | 10% | 10% | cpu | torch 2 | 0123456 | 2026-01-01 – 2026-01-01 |" in text
     assert "nan" not in text.lower()
+
+
+def test_the_readme_gets_the_answer_and_the_five_tasks_that_are_there(results, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n\n{FOUND[0]}\nold\n{FOUND[1]}\nafter\n")
+    report(results, readme=readme)
+    lines = readme.read_text().splitlines()
+    assert lines[0] == "before" and lines[-1] == "after" and "old" not in lines
+    assert lines[4].startswith("The claim: ")
+    fit = read_sweep(results / "mnist-small").fits[-1]
+    values = f"{with_interval(fit.b_crit)} | {with_interval(fit.b_simple_avg)}"
+    rows = [line for line in lines if line.startswith("| ")]
+    assert rows[2:] == [f"| MNIST, images | {values} | yes, within a factor of 3 |"]
+
+
+def planted_sweeps(folder: Path, factors: Sequence[float]) -> list[SweepResult]:
+    """Tasks of ours that differ in B_crit a thousandfold, with B_simple `factors` times it, one factor a task."""
+    for i, factor in enumerate(factors):
+        fits = read_fits(SMALL / "fits.csv")
+        scale = 1000 ** (i / (len(factors) - 1))
+        changed = [
+            replace(
+                fit,
+                b_crit=Estimate(scale * step, scale * step / 1.2, scale * step * 1.2),
+                b_simple_avg=Estimate(factor * scale * step, factor * scale * step / 1.1, factor * scale * step * 1.1),
+                b_crit_status="determined",
+                verdict="agree",
+            )
+            for step, fit in zip((1, 2), fits, strict=False)
+        ]
+        own = folder / f"task{i}-small"
+        shutil.copytree(SMALL, own)
+        write_csv(fits_frame(changed), own / "fits.csv")
+        runs = pd.read_parquet(own / "runs.parquet")
+        runs.assign(task=f"task{i}").to_parquet(own / "runs.parquet")
+    return summarise(folder)
+
+
+@pytest.mark.parametrize(
+    "factors, said",
+    [
+        ((1.1, 0.9, 1.2, 1.0, 0.9, 1.1), "For images, B_simple predicts B_crit better than a constant."),
+        ((900, 1100, 1000, 900, 1200, 1000), "better than a constant once a factor is taken out."),
+        ((1e4, 1e-4, 1e4, 1e-4, 1e4, 1e-4), "For images, B_simple predicts B_crit worse than a constant."),
+    ],
+    ids=["holds", "off by a factor", "fails"],
+)
+def test_the_opening_says_what_the_sweeps_say(tmp_path, factors, said):
+    sweeps = planted_sweeps(tmp_path, factors)
+    first, _, _, _, heading, rivals, together, _ = opening(sweeps, tmp_path)
+    assert said in first and "over all determined goals" in first
+    assert heading == "## B_simple beside cheap guesses" and "along a run" in together
+    assert [row.split(" | ")[1] for row in rivals.splitlines()[2:]] == [
+        "B_simple",
+        "a constant",
+        "parameters",
+        "examples in the data",
+        "B_simple at step 0",
+    ]
+
+
+def test_every_sweeps_design_is_counted_and_what_is_missing_has_a_price(results):
+    sweeps = summarise(results)
+    said, rows, _ = designs(sweeps)
+    goals = [(sweep, fit) for sweep in sweeps for fit in sweep.determined]
+    passing = [fit for _, fit in goals if not fit.design]
+    assert (
+        f"of 2 sweeps pass all four checks at the hardest goal with a determined B_crit, and {len(passing)} of" in said
+    )
+    mnist = next(row for row in rows.splitlines() if row.startswith("| mnist-small"))
+    cells = mnist.strip("| ").split(" | ")
+    assert cells[3] == "**2**" and cells[-1].startswith("3 seeds at 6 batch sizes: ")
+    assert float(cells[-1].partition(": ")[2].partition(";")[0]) == pytest.approx(6 * 3 * 1.0 / 3600, rel=0.05)
 
 
 def test_words_follow_from_the_numbers(results):
