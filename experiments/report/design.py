@@ -29,14 +29,16 @@ def designs(sweeps: Sequence[SweepResult]) -> list[str]:
         f"({sum(check not in one.faults for _, one in every)})"
         for check, label in CHECKS.items()
     ]
-    rows = [_row(sweep, goals) for sweep, goals in zip(sweeps, found, strict=True)]
+    needed = [repairs(sweep, *goals[-1]) if goals else [] for sweep, goals in zip(sweeps, found, strict=True)]
+    rows = [_row(*each) for each in zip(sweeps, found, needed, strict=True)]
     header = ["sweep", "hardest goal", "learning rates on an edge", "fewest seeds", "B_crit / smallest B"]
     header += ["largest B / B_crit", "steps at the largest B", "goals that pass all", "missing, and core-hours"]
     return [
         f"**{sum(not one.faults for one in hardest)} of {len(hardest)} sweeps pass all four checks at the hardest goal "
         f"with a determined B_crit, and {len(passing)} of {len(every)} goals.** Check by check, and in brackets at how "
         f"many of all goals: {'; '.join(counts)}. "
-        + (f"The goals that pass all: {tally(passing)}." if passing else "No goal passes all."),
+        + (f"The goals that pass all: {tally(passing)}." if passing else "No goal passes all.")
+        + _together(sweeps, needed),
         table(header, rows),
         "Bold is what fails. Batch sizes count at which a tuned run reached the goal, and steps are those at the "
         "largest of them, which takes the fewest. Costs are at the pace of the runs that are there, each on one core: "
@@ -50,7 +52,7 @@ def _design(sweep: SweepResult, fit: GoalFit) -> Design | None:
     return design(sweep.grids(fit.goal), fit.b_crit.value)
 
 
-def _row(sweep: SweepResult, goals: Sequence[tuple[GoalFit, Design]]) -> list[str]:
+def _row(sweep: SweepResult, goals: Sequence[tuple[GoalFit, Design]], needed: Sequence[Repair]) -> list[str]:
     if not goals:
         return [sweep.name, "B_crit isn't determined at any goal", *[""] * 7]
     fit, checked = goals[-1]
@@ -62,7 +64,6 @@ def _row(sweep: SweepResult, goals: Sequence[tuple[GoalFit, Design]]) -> list[st
         (number(checked.above, 2), checked.above < MARGIN),
         (number(checked.steps, 2), "steps" in checked.faults),
     ]
-    needed = repairs(sweep, fit, checked)
     return [
         sweep.name,
         f"{metric(sweep)} {fit.goal:g}",
@@ -70,6 +71,17 @@ def _row(sweep: SweepResult, goals: Sequence[tuple[GoalFit, Design]]) -> list[st
         f"{sum(not one.faults for _, one in goals)} of {len(goals)}",
         "; ".join(map(_priced, needed)) or "nothing",
     ]
+
+
+def _together(sweeps: Sequence[SweepResult], needed: Sequence[Sequence[Repair]]) -> str:
+    hours = {s.name: sum(r.seconds for r in of_one) / 3600 for s, of_one in zip(sweeps, needed, strict=True) if of_one}
+    if not hours:
+        return ""
+    dearest = max(hours, key=hours.__getitem__)
+    return (
+        f" What is missing at the hardest goals costs some {number(sum(hours.values()), 2)} core-hours, "
+        f"{number(hours[dearest], 2)} of them {dearest}'s."
+    )
 
 
 def _priced(repair: Repair) -> str:
