@@ -15,7 +15,8 @@ factor is all that is wrong.
 
 Intervals are those of `TaskBootstrap`, everything fitted again in each draw. They hold the errors of measurement too,
 which differ from task to task as the rest does; `noise` is the miss that those errors alone would make of a perfect
-predictor. With fewer than ten tasks such intervals are rough and rather too narrow.
+predictor. For 5, 8 and 16 independent tasks with normal errors they hold the true skill in 94 to 97% of simulations
+(`tests/experiments/analysis/test_skill.py`); tasks that share data are not independent.
 """
 
 import re

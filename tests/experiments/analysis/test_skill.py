@@ -162,18 +162,32 @@ def test_units_are_apart_and_need_four_tasks():
     ]
 
 
-def test_the_bootstrap_is_the_same_each_time_and_covers_as_it_should():
-    """Of means of 12 tasks, with the narrowness that few tasks bring."""
-    rng = np.random.default_rng(1)
-    tasks = TaskBootstrap([str(i) for i in range(12)])
-    covered = 0
-    for _ in range(200):
-        low, high = np.quantile(tasks.mean(rng.normal(size=12))[1:], (0.025, 0.975))
-        covered += low < 0 < high
-    assert 0.86 <= covered / 200 <= 0.97
-    values = rng.normal(size=12)
-    assert (tasks.median(values) == TaskBootstrap([str(i) for i in range(12)]).median(values)).all()
+def test_the_bootstrap_is_the_same_each_time_and_takes_tasks_in_any_order():
+    values = np.random.default_rng(1).normal(size=12)
+    tasks, again = (TaskBootstrap([str(i) for i in range(12)]) for _ in range(2))
+    assert (tasks.median(values) == again.median(values)).all()
     assert tasks.median(values)[0] == np.median(values) and tasks.median(values[::-1])[0] == np.median(values)
+    assert tasks.median(values[:11].repeat(2)[:12])[0] == np.median(values[:11].repeat(2)[:12])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks", [5, 8, 16])
+@pytest.mark.parametrize("error", [0.4, 1.0])
+def test_the_interval_of_the_skill_holds_the_truth(tasks, error):
+    """Which is that of many samples of as many tasks."""
+    rng = np.random.default_rng(0)
+    names = [str(i) for i in range(tasks)]
+    ours, theirs, found = [], [], []
+    for _ in range(300):
+        y = rng.normal(6, 1.3, tasks)
+        x = y + rng.normal(0, error, tasks)
+        values = zip(names, np.exp(x), np.exp(y), strict=True)
+        of_one = skill([Point(name, name, "image", True, known(b_crit), known(b)) for name, b, b_crit in values])
+        ours.append(np.log(of_one.miss.value))
+        theirs.append(np.log(of_one.scores[0].miss.value))
+        found.append(of_one.scores[0].skill)
+    truth = 1 - np.mean(ours) / np.mean(theirs)
+    assert 0.91 <= np.mean([one.low <= truth <= one.high for one in found]) <= 0.99
 
 
 def test_of_the_committed_tables_every_data_set_has_a_size():
