@@ -13,7 +13,7 @@ CONTINUE ?=
 PYTHON ?= python3
 PY := OMP_NUM_THREADS=1 .venv/bin/python
 TESTS := $(PY) -m pytest --numprocesses=logical --dist=loadfile
-SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) results=$(OUT) $(ARGS)
+SUITE := task=$(TASK) preset=$(PRESET) cluster=$(CLUSTER) results=$(OUT) $(if $(CONTINUE),from_reference=true) $(ARGS)
 
 # Tables are read FROM=reference or FROM=own (which are in OUT). What is made of the reference's goes beside it, and git ignores it.
 TABLES := $(if $(filter own,$(FROM)),$(OUT),results/$(FROM))
@@ -24,11 +24,11 @@ ATARI := $(basename $(notdir $(shell grep -l '^env_id:' configs/task/*.yaml)))
 EXTRAS := experiments images text $(if $(filter $(TASK),$(ATARI)),atari) $(if $(filter $(TASK),mnist5k),mnist5k) $(if $(filter-out $(CLUSTER),local),cluster)
 READY := .venv/.ready$(subst $() ,,$(patsubst %,-%,$(sort $(EXTRAS))))
 
-.PHONY: help setup sweep status collect wandb-sync gpu gpu-wheels analyse figures report notebooks test test-slow lint clean
+.PHONY: help setup sweep status collect compare publish wandb-sync gpu gpu-wheels analyse figures report notebooks test test-slow lint clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo "  TASK=$(TASK) PRESET=smoke|small|paper CLUSTER=local|slurm|ray DRY=1 DETACH=1 ARGS='key=value ...'   tasks: $$(ls configs/task | sed 's/.yaml//' | tr '\n' ' ')"
+	@echo "  TASK=$(TASK) PRESET=smoke|small|paper CLUSTER=local|slurm|ray DRY=1 DETACH=1 CONTINUE=1 FROM=own OUT=folder ARGS='key=value ...'   tasks: $$(ls configs/task | sed 's/.yaml//' | tr '\n' ' ')"
 
 setup: $(READY) ## .venv with everything the task needs
 
@@ -39,7 +39,7 @@ $(READY): pyproject.toml uv.lock
 	@.venv/bin/uv sync -q --frozen --inexact --compile-bytecode $(patsubst %,--extra %,$(EXTRAS))
 	@touch $@
 
-sweep: $(READY) ## train, fit, draw, print the verdict; goes on where it stopped
+sweep: $(READY) ## train into OUT, fit, draw, print the verdict, compare with the reference; goes on where it stopped
 	@$(PY) -m experiments.cli.$(if $(DETACH),detach,train) $(SUITE) $(if $(DRY),dry=true)
 
 status: $(READY) ## done, running, failed, missing runs, and why they failed
@@ -47,6 +47,13 @@ status: $(READY) ## done, running, failed, missing runs, and why they failed
 
 collect: $(READY) ## finished runs into the tables
 	@$(PY) -m experiments.cli.collect $(SUITE)
+
+compare: $(READY) ## does the sweep in OUT reproduce the reference?
+	@$(PY) -m experiments.cli.compare $(SUITE)
+
+publish: $(READY) ## its runs into the reference, whose fits, figures, report and notebooks are made again
+	@$(PY) -m experiments.cli.publish $(SUITE)
+	@$(PY) notebooks/execute.py
 
 analyse: $(READY) ## fits and verdict, FROM=reference or own
 	@$(PY) -m experiments.cli.analyse $(TABLES)/$(TASK)-$(PRESET)

@@ -202,6 +202,8 @@ class SuiteConfig:
     threads: Count
     results: Annotated[str, Field(min_length=1)]
     runs: Annotated[str, Field(min_length=1)]
+    reference: Annotated[str, Field(min_length=1)]
+    from_reference: bool
     dry: bool
     checkpoint_seconds: Positive
     experiment: str | None = None
@@ -215,6 +217,11 @@ class SuiteConfig:
     def tables(self) -> Path:
         """The folder of its tables."""
         return Path(self.results) / self.name
+
+    @property
+    def reference_tables(self) -> Path:
+        """The folder of the reference's tables, which may not be there."""
+        return Path(self.reference) / self.name
 
     @property
     def records(self) -> Path:

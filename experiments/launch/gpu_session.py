@@ -1,13 +1,12 @@
 """A short while on a GPU, spent on what is missing: `python -m experiments.cli.gpu --minutes 8 --out results/own`.
 
 The CUDA tests, the benchmarks, then the sweeps of one preset, cheapest first by what their wanted runs would cost here.
-Whatever is running when the time is over is stopped, and finished runs are collected, so that `out` can be committed.
-Its `runs/` (not committed) lets the next call go on. The same code runs on the CPU.
+Whatever is running when the time is over is stopped, and finished runs are collected into the tables in `out`, which
+hold the reference's too. Its `runs/` lets the next call go on. The same code runs on the CPU.
 """
 
 import argparse
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +17,8 @@ from pathlib import Path
 from experiments.config import CONFIGS, SuiteConfig, load
 from experiments.errors import UserError
 from experiments.sweep.cost import price
-from experiments.sweep.driver import Sweep, say
+from experiments.sweep.driver import Sweep, say, take_over
 from experiments.tables.collecting import collect
-from experiments.tables.reading import REFERENCE
 
 ROOT = Path(__file__).parents[2]
 SHARE_OF_TESTS, SHARE_OF_BENCHMARKS, SHARE_OF_STOPPING = 0.25, 0.15, 0.08
@@ -70,7 +68,7 @@ def gaps(options: argparse.Namespace) -> list[tuple[float, SuiteConfig, list[str
         overrides += [f"results={options.out}", f"runs={options.out}/runs", f"cluster.workers={workers()}"]
         try:
             suite = load(overrides)
-            start_from_committed(suite)
+            take_over(suite)
             points = Sweep(suite).wanted()
             if points:
                 priced = price(suite, points)
@@ -78,13 +76,6 @@ def gaps(options: argparse.Namespace) -> list[tuple[float, SuiteConfig, list[str
         except (UserError, RuntimeError) as error:
             say(f"{task}-{options.preset}: left out: {str(error).splitlines()[0]}")
     return sorted(found, key=lambda gap: gap[0])
-
-
-def start_from_committed(suite: SuiteConfig) -> None:
-    """Runs that are in the committed tables are not made again."""
-    committed = ROOT / REFERENCE / suite.name
-    if committed.exists() and not suite.tables.exists():
-        shutil.copytree(committed, suite.tables)
 
 
 def workers() -> int:

@@ -1,7 +1,8 @@
-"""The end of a sweep: fit, draw, print the verdict and name the files."""
+"""The end of a sweep: fit, draw, print the verdict, name the files and compare with the reference."""
 
 from pathlib import Path
 
+from experiments.analysis.beside_reference import compare, format_comparison
 from experiments.analysis.sweep_fit import analyse, format_table
 from experiments.config import SuiteConfig
 from experiments.errors import UserError
@@ -20,3 +21,15 @@ def conclude(suite: SuiteConfig) -> None:
     pictures = draw(Path(suite.results), [suite.name])
     tables = [suite.tables / name for name in ("runs.parquet", "curves.parquet", "crossings.csv", "fits.csv")]
     print("\nwritten:", *tables, *pictures, sep="\n  ")
+    print()
+    compare_with_reference(suite)
+
+
+def compare_with_reference(suite: SuiteConfig) -> None:
+    """Print whether the sweep reproduces the reference's of its name."""
+    if not (suite.reference_tables / "fits.csv").exists():
+        print(f"There is no {suite.reference_tables} to compare with.")
+    elif suite.reference_tables.resolve() != suite.tables.resolve():
+        print(
+            format_comparison(compare(suite.tables, suite.reference_tables), read_tables(suite.tables).describe("unit"))
+        )

@@ -24,6 +24,7 @@ from experiments.sweep.conclusion import conclude
 from experiments.sweep.cost import price
 from experiments.sweep.search import Outcome, Point, wanted
 from experiments.tables.collecting import collect
+from experiments.tables.merging import merge
 from experiments.tables.reading import check_can_grow, read_collected
 from experiments.tasks import TASKS
 from experiments.training.ranks import rank_count
@@ -93,6 +94,8 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
             f"preset={name} is of single runs, and a sweep has nothing to do there\n"
             f"run it by: .venv/bin/python -m experiments.cli.{name} task={task} preset={name}"
         )
+    if suite.from_reference:
+        take_over(suite)
     sweep = Sweep(suite)
     points = sweep.wanted()
     say(f"{suite.name}: {len(sweep.finished)} runs done, {len(points)} to make now")
@@ -109,6 +112,13 @@ def run_sweep(suite: SuiteConfig, launch: Launch) -> None:
             say(f"failed: {which}: {error}")
             sweep.record(point).give_up(error)
         conclude(suite)
+
+
+def take_over(suite: SuiteConfig) -> None:
+    """The reference's runs into the sweep's own tables, if there are any."""
+    if (suite.reference_tables / "runs.parquet").exists():
+        merged = merge(suite.reference_tables, suite.tables)
+        say(f"{suite.name}: {merged.new} runs taken over from {suite.reference_tables}")
 
 
 def train_wanted(sweep: Sweep, points: list[Point], launch: Launch) -> None:

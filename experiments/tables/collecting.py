@@ -76,16 +76,16 @@ def _collect(suite: SuiteConfig) -> int:
     runs = pd.concat([old, pd.DataFrame(rows)], ignore_index=True)
     runs = runs.sort_values(["batch_size", "lr", "seed", "run_id"], ignore_index=True)
     for name, new in details.items():
-        _add(tables / f"{name}.parquet", new, known, list(runs["run_id"]))
+        add_rows(tables / f"{name}.parquet", new, known, list(runs["run_id"]))
     write_parquet(tables / "runs.parquet", runs)  # last: what it doesn't name is not collected yet
     return len(rows)
 
 
-def _add(path: Path, new: list[pd.DataFrame], known: set[str], order: list[str]) -> None:
+def add_rows(path: Path, new: list[pd.DataFrame], known: set[str], order: list[str]) -> None:
     """New runs' rows into the table at `path`, runs in `order`; rows of runs that aren't `known` are from a collection
     that was cut short."""
     old = [read_parquet(path)] if path.exists() else []
-    parts = [*(table[table["run_id"].isin(known)] for table in old), *new]
+    parts = [part for part in [*(table[table["run_id"].isin(known)] for table in old), *new] if len(part)]
     if not parts:
         return
     table = pd.concat(parts, ignore_index=True)
