@@ -93,10 +93,10 @@ class GoalBeside:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`unlike`: why the two are different experiments, or None. `wanted`: the reference's runs. Of the `common`
-    ones (the same point in both, and not taken over from the reference, which `taken` were) `equal` are so bit for bit
-    as far as both go, `rounded` have losses and metrics equal but for rounding, and the others
-    part, in the median at step `parted_at`. `measured`: B_simple over the reference's in the former two.
+    """`unlike`: why the two are different experiments, or None. `wanted`: the reference's runs. `new`: ours at points
+    that it lacks; `taken`: ours that were taken over from it; `common`: ours of its other points. Of these `equal` are
+    so bit for bit as far as both go, `rounded` have losses and metrics equal but for rounding, and the others part, in
+    the median at step `parted_at`. `measured`: B_simple over the reference's in the former two.
     """
 
     name: str
@@ -104,6 +104,7 @@ class Comparison:
     wanted: int
     common: int = 0
     taken: int = 0
+    new: int = 0
     equal: int = 0
     rounded: int = 0
     parted_at: float = math.nan
@@ -130,18 +131,21 @@ class Comparison:
                 f"{self.common + self.taken} of its {self.wanted}."
             )
         if self.common == 0:
-            return f"{self.name} has no run of its own: all {self.taken} are taken over from the reference."
-        same = [goal for goal in self.goals if goal.answer == "same"]
-        if not same:
-            return f"{self.name} is not comparable with the reference, because its runs scatter too much to tell."
+            return f"{self.name} goes on from the reference: {self.taken} runs taken over, {self.new} new."
         if self.equal == self.common:
             return f"{self.name} reproduces the reference, bit for bit."
+        same = [goal for goal in self.goals if goal.answer == "same"]
+        if not same:
+            return (
+                f"{self.name} is not comparable with the reference, because runs in common are too few, or scatter too "
+                "much, to tell."
+            )
         if len(same) == len(self.goals):
             return f"{self.name} reproduces the reference."
         open_at = ", ".join(f"{goal.goal:g}" for goal in self.goals if goal.answer == "can't tell")
         return (
-            f"{self.name} reproduces the reference at {len(same)} of {len(self.goals)} goals; its runs scatter too "
-            f"much to tell at {open_at}."
+            f"{self.name} reproduces the reference at {len(same)} of {len(self.goals)} goals; runs that got "
+            f"to {open_at} are too few, or scatter too much, to tell."
         )
 
     @property
@@ -157,7 +161,7 @@ def format_comparison(found: Comparison, unit: str) -> str:
         return found.sentence
     parted = found.common - found.equal - found.rounded
     when = f" (half of them by step {found.parted_at:,.0f})" if parted else ""
-    over = f", {found.taken} taken over" if found.taken else ""
+    over = "".join(f", {n} {what}" for n, what in ((found.taken, "taken over"), (found.new, "others")) if n)
     runs = (
         f"Beside the reference: {found.common} of its {found.wanted} runs made here{over}.\n"
         f"{found.equal} of them are equal bit for bit, {found.rounded} but for rounding, {parted} part{when}."
@@ -200,6 +204,7 @@ def compare(own: Path, reference: Path) -> Comparison:
         wanted=wanted,
         common=len(pairs),
         taken=int(taken.sum()),
+        new=len(ours.tables.runs) - len(taken),
         equal=int(equal.sum()),
         rounded=int((near & ~equal).sum()),
         parted_at=float(np.median(parted)) if len(parted) else math.nan,

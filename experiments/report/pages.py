@@ -10,7 +10,6 @@ from experiments.errors import UserError
 from experiments.report import answers, claim, design, evidence, gaps, images, language
 from experiments.report.html import to_html
 
-README = Path("README.md")
 FOUND = "<!-- what was found, written by make publish -->", "<!-- end -->"
 TITLE = "Does the gradient noise scale predict the critical batch size?"
 

@@ -16,14 +16,15 @@ from experiments.config import SuiteConfig
 from experiments.errors import UserError
 from experiments.tables.collecting import collect
 from experiments.tables.merging import merge
-from experiments.tables.reading import check_can_grow, read_collected, read_tables, write_csv
+from experiments.tables.reading import REFERENCE, check_can_grow, read_collected, read_tables, write_csv
 from experiments.training.record import write_atomically
 
 OF_THE_SWEEP = ("crossings.csv", "fits.csv", "scaling.csv", "methods.csv")  # made again from the merged runs
+README = Path("README.md")
 SHOWN = 5
 
 
-def publish(suite: SuiteConfig, readme: Path = Path("README.md")) -> None:
+def publish(suite: SuiteConfig) -> None:
     """The sweep's finished runs and the other tables beside them.
 
     Raises:
@@ -49,7 +50,7 @@ def publish(suite: SuiteConfig, readme: Path = Path("README.md")) -> None:
     for path in sorted(own.glob("*.csv")):
         if path.name not in OF_THE_SWEEP:
             _take(path, reference / path.name)
-    _renew(suite, readme)
+    _renew(suite)
 
 
 def _check(suite: SuiteConfig) -> None:
@@ -69,8 +70,9 @@ def _take(path: Path, to: Path) -> None:
         print(f"{to}: is there with other numbers and stays as it is; `git rm` it first to replace it by {path}")
 
 
-def _renew(suite: SuiteConfig, readme: Path) -> None:
-    """What is made of the reference's tables: this sweep's fits and figures, and the figures and report over all."""
+def _renew(suite: SuiteConfig) -> None:
+    """What is made of the reference's tables: this sweep's fits and figures, and the figures and report over all. The
+    README tells of the committed reference alone."""
     from experiments.figures.files import draw  # matplotlib takes half a second, which every other command would pay
     from experiments.figures.registry import OF_THE_PAPER
     from experiments.report.pages import report
@@ -83,4 +85,6 @@ def _renew(suite: SuiteConfig, readme: Path) -> None:
     if (reference / "methods.csv").exists():
         write_csv(methods(reference), reference / "methods.csv")
     pictures = draw(results, [suite.name, *(f"fig{number:02d}" for number in OF_THE_PAPER)])
-    print("\nwritten:", reference, *pictures, *report(results, readme=readme), readme, sep="\n  ")
+    readme = README if results.resolve() == REFERENCE.resolve() else None
+    pages = report(results, readme=readme)
+    print(f"\nwritten: {reference}, {len(pictures)} figures in {results / 'figures'},", *pages, readme or "")

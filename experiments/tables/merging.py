@@ -39,12 +39,12 @@ def merge(source: Path, target: Path) -> Merged:
 
 def _merge(source: Path, target: Path) -> Merged:
     theirs, their_curves = read_collected(source)
-    old = old_curves = pd.DataFrame({"run_id": []}, dtype=str)
+    old, kept = theirs.iloc[:0], []
     if (target / "runs.parquet").exists():
         old, old_curves = read_collected(target)
+        kept = _parted(their_curves, old_curves)
     _check(source, theirs, target, old if len(old) else theirs)
     new = theirs[~theirs["run_id"].isin(old["run_id"])]
-    kept = _parted(their_curves, old_curves)
     if new.empty:
         return Merged(0, kept)
     known = set(old["run_id"])
@@ -76,8 +76,6 @@ def _parted(ours: pd.DataFrame, theirs: pd.DataFrame) -> list[str]:
     """Runs of both with other numbers at an evaluation that both have."""
     science = [column for column in CURVE_COLUMNS if column not in ("step", "seconds")]
     both = ours.merge(theirs, on=["run_id", "step"], suffixes=("", "_theirs"))
-    if both.empty:
-        return []
     mine, other = both[science].to_numpy(float), both[[f"{column}_theirs" for column in science]].to_numpy(float)
     same = ((mine == other) | (np.isnan(mine) & np.isnan(other))).all(axis=1)
     return sorted(both.loc[~same, "run_id"].unique())
