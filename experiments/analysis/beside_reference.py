@@ -11,7 +11,7 @@ interval:
 - of B_crit, both fitted to the runs at the reference's best learning rates;
 - of B_simple, averaged over each run up to the goal, from the sums of tr Σ and of |G|² over all pairs.
 
-A goal is the same where all that are known lie within a factor of `SAME` of 1 (`SAME_B_CRIT` for B_crit) with their
+A goal is the same where all that are known lie within a factor of `SAME_STEPS` or `SAME_BATCH_SIZE` of 1 with their
 intervals, and differs where an interval lies wholly outside. Runs that trained alike must measure alike: where losses
 are equal but for rounding, B_simple is to be the same within `ALIKE`.
 """
@@ -44,7 +44,7 @@ from experiments.tables.reading import ONE_SWEEP, Tables, experiment
 from noisescale.formatting import table, with_interval
 from noisescale.pareto.fit import Estimate
 
-SAME, SAME_B_CRIT = 1.1, 1.25
+SAME_STEPS, SAME_BATCH_SIZE = 1.1, 1.25
 ALIKE = 1.01
 ENOUGH = 0.75  # of the reference's runs
 
@@ -70,10 +70,10 @@ class GoalBeside:
     def _limited(self) -> list[tuple[str, Estimate, float]]:
         """What is compared, its ratio, and the factor within which it is the same."""
         return [
-            ("steps at small learning rates", self.steps_below, SAME),
-            ("steps at large learning rates", self.steps_above, SAME),
-            ("B_crit", self.b_crit, SAME_B_CRIT),
-            ("B_simple", self.b_simple, SAME),
+            ("steps at small learning rates", self.steps_below, SAME_STEPS),
+            ("steps at large learning rates", self.steps_above, SAME_STEPS),
+            ("B_crit", self.b_crit, SAME_BATCH_SIZE),
+            ("B_simple", self.b_simple, SAME_BATCH_SIZE),
         ]
 
     @property

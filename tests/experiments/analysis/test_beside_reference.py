@@ -133,7 +133,7 @@ def test_a_biased_estimator_is_found_in_runs_that_trained_alike(reference, tmp_p
 
 def test_a_biased_estimator_is_found_where_no_run_is_like_its_twin(reference, tmp_path):
     runs, curves = tables_of(reference)
-    found = beside(reference, tmp_path, runs, part(curves, 1.0).assign(trace_cov=lambda rows: 1.3 * rows["trace_cov"]))
+    found = beside(reference, tmp_path, runs, part(curves, 1.0).assign(trace_cov=lambda rows: 1.5 * rows["trace_cov"]))
     assert math.isnan(found.measured.value) and found.sentence.endswith("at goals 0.5, 0.2: B_simple.")
 
 
