@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments import config
 from experiments.config import CONFIGS, load, task_and_preset
+from experiments.config import run as run_config
 from experiments.errors import UserError
 from experiments.single_run import adaptive_batch as adaptive
 from experiments.sweep.driver import run_sweep
@@ -85,7 +85,7 @@ def test_a_preset_that_a_task_lacks_is_named_with_those_it_has():
     ],
 )
 def test_presets_of_single_runs_are_those_behind_the_committed_tables(task, preset, run_id, version, monkeypatch):
-    monkeypatch.setattr(config, "RECORD_VERSION", version)
+    monkeypatch.setattr(run_config, "RECORD_VERSION", version)
     suite = load([f"task={task}", f"preset={preset}", "results=results/reference"])
     assert suite.point(suite.run.batch_size, suite.run.lr, suite.run.seed).run_id == run_id
     assert (suite.tables / f"{preset}.csv").exists()

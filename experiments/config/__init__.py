@@ -1,0 +1,34 @@
+"""The typed config, and every check that can be made before anything trains: `load(overrides)` composes `configs/` into
+a `SuiteConfig`; whatever is wrong is one `UserError`. The fields of a task stand with the task.
+"""
+
+from experiments.config.loading import load, parse
+from experiments.config.presets import CONFIGS, task_and_preset
+from experiments.config.run import (
+    RECORD_VERSION,
+    Count,
+    Natural,
+    OptimizerConfig,
+    Positive,
+    RunConfig,
+    frozen,
+    run_id_of,
+)
+from experiments.config.suite import SuiteConfig, SweepConfig
+
+__all__ = [
+    "CONFIGS",
+    "RECORD_VERSION",
+    "Count",
+    "Natural",
+    "OptimizerConfig",
+    "Positive",
+    "RunConfig",
+    "SuiteConfig",
+    "SweepConfig",
+    "frozen",
+    "load",
+    "parse",
+    "run_id_of",
+    "task_and_preset",
+]
