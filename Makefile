@@ -28,7 +28,7 @@ READY := .venv/.ready$(subst $() ,,$(patsubst %,-%,$(sort $(EXTRAS))))
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo "  TASK=$(TASK) PRESET=smoke|small|paper CLUSTER=local|slurm|ray DRY=1 DETACH=1 CONTINUE=1 FROM=own OUT=folder ARGS='key=value ...'   tasks: $$(ls configs/task | sed 's/.yaml//' | tr '\n' ' ')"
+	@echo "  TASK=$(TASK) PRESET=smoke|small|paper CLUSTER=local|slurm|ray DRY=1 DETACH=1 CONTINUE=1 FROM=own OUT=folder ARGS='key=value ...'   tasks: $$(ls configs/task | sed -n 's/.yaml//p' | tr '\n' ' ')"
 
 setup: $(READY) ## .venv with everything the task needs
 

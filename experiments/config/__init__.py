@@ -3,7 +3,7 @@ a `SuiteConfig`; whatever is wrong is one `UserError`. The fields of a task stan
 """
 
 from experiments.config.loading import load, parse
-from experiments.config.presets import CONFIGS, task_and_preset
+from experiments.config.presets import CONFIGS, presets
 from experiments.config.run import (
     RECORD_VERSION,
     Count,
@@ -29,6 +29,6 @@ __all__ = [
     "frozen",
     "load",
     "parse",
+    "presets",
     "run_id_of",
-    "task_and_preset",
 ]

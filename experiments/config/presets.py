@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-from experiments.tasks import TASKS
-
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def task_and_preset(name: str) -> tuple[str, str]:
-    """The two of a file in `configs/task_preset/`."""
-    task = max((task for task in TASKS if name.startswith(f"{task}_")), key=len)
-    return task, name.removeprefix(f"{task}_")
+def presets(task: str) -> list[str]:
+    """The files in the task's folder `configs/task/<task>/`, without their ending, in alphabetical order."""
+    return sorted(path.stem for path in (CONFIGS / "task" / task).glob("*.yaml"))

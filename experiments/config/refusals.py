@@ -8,7 +8,7 @@ from typing import Any
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.presets import CONFIGS, task_and_preset
+from experiments.config.presets import CONFIGS, presets
 
 
 def explain_field(detail: Any) -> str:
@@ -35,11 +35,10 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     missing = re.search(r"In '[^']*': Could not find '([^']+)'", text) or re.search(r"Could not find '([^']+)'", text)
     if missing:
         group, _, option = missing.group(1).rpartition("/")
+        if group.startswith("task/"):
+            task = group.removeprefix("task/")
+            return f"preset={option}: {task} has no such preset; allowed: {', '.join(presets(task))}"
         allowed = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
-        if group == "task_preset":
-            task, preset = task_and_preset(option)
-            allowed = [theirs for name, theirs in map(task_and_preset, allowed) if name == task]
-            return f"preset={preset}: {task} has no such preset; allowed: {', '.join(allowed)}"
         return f"{group}={option}: no such choice; allowed: {', '.join(allowed)}"
     key = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text)
     if key:

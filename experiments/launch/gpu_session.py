@@ -14,11 +14,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.config import CONFIGS, SuiteConfig, load
+from experiments.config import SuiteConfig, load, presets
 from experiments.errors import UserError
 from experiments.sweep.cost import price
 from experiments.sweep.driver import Sweep, say, take_over
 from experiments.tables.collecting import collect
+from experiments.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 SHARE_OF_TESTS, SHARE_OF_BENCHMARKS, SHARE_OF_STOPPING = 0.25, 0.15, 0.08
@@ -60,9 +61,8 @@ def gaps(options: argparse.Namespace) -> list[tuple[float, SuiteConfig, list[str
     """(seconds at most, suite, overrides) of every sweep that still wants runs and whose data are here, cheapest
     first."""
     found = []
-    for path in sorted((CONFIGS / "task_preset").glob(f"*_{options.preset}.yaml")):
-        task = path.stem.removesuffix(f"_{options.preset}")
-        if options.tasks and task not in options.tasks:
+    for task in options.tasks or sorted(TASKS):
+        if options.preset not in presets(task):
             continue
         overrides = [f"task={task}", f"preset={options.preset}", f"device={options.device}", *options.override]
         overrides += [f"results={options.out}", f"runs={options.out}/runs", f"cluster.workers={workers()}"]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.config import CONFIGS, load, task_and_preset
+from experiments.config import CONFIGS, load, presets
 from experiments.config import run as run_config
 from experiments.errors import UserError
 from experiments.single_run import adaptive_batch as adaptive
@@ -19,11 +19,7 @@ from experiments.tasks import TASKS, describe, frames_per_example
 RL_DOC = "docs/reinforcement.md"
 
 
-def presets() -> list[tuple[str, str]]:
-    return [task_and_preset(path.stem) for path in sorted((CONFIGS / "task_preset").glob("*.yaml"))]
-
-
-@pytest.mark.parametrize(("task", "preset"), presets())
+@pytest.mark.parametrize(("task", "preset"), [(task, preset) for task in TASKS for preset in presets(task)])
 def test_every_config_composes(task, preset):
     suite = load([f"task={task}", f"preset={preset}"])
     assert suite.name == f"{task}-{'small' if suite.experiment else preset}"
@@ -35,7 +31,10 @@ def test_every_config_composes(task, preset):
 
 def test_every_task_has_its_file_and_its_presets():
     assert {path.stem for path in (CONFIGS / "task").glob("*.yaml")} == set(TASKS)
-    assert {task for task, preset in presets() if preset == "smoke"} == set(TASKS)
+    assert {path.name for path in (CONFIGS / "task").iterdir() if path.is_dir()} == set(TASKS)
+    assert all("smoke" in presets(task) for task in TASKS)
+    groups = {path.relative_to(CONFIGS).parts[0] for path in CONFIGS.rglob("*.yaml")}
+    assert groups == {"config.yaml", "cluster", "hydra", "preset", "sweep", "task"}
 
 
 @pytest.mark.parametrize(
