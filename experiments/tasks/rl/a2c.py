@@ -21,7 +21,7 @@ from experiments.tasks.rl import envs as rl_envs
 from experiments.tasks.rl.policy import IN_WORDS, Policy
 from experiments.tasks.rl.rollout import Returns, Sampler
 
-Name = Literal["cartpole", "pong", "breakout", "space_invaders", "beam_rider", "alien", "qbert", "seaquest"]
+Name = Literal["cartpole", "pong", "pong_ram", "breakout", "space_invaders", "beam_rider", "alien", "qbert", "seaquest"]
 NAMES: tuple[str, ...] = get_args(Name)
 
 
@@ -32,12 +32,12 @@ class RolloutConfig:
 
     `sample_size` is the number of steps of one environment in a rollout. `window` is the number of latest episodes
     whose mean return is the metric, and `floor` the lowest return there is, which stands in until the first episode has
-    ended. `network` is for games; vectors get two layers of 64.
+    ended. `network` is for games seen in pixels; vectors get two layers of 64.
     """
 
     name: str
     env_id: str
-    network: Literal["nature", "small"] = "nature"
+    network: Literal["nature", "small", "mlp"] = "nature"
     sample_size: int = Field(default=5, gt=0)
     gamma: float = Field(default=0.99, gt=0, le=1)
     value_weight: float = Field(default=0.5, ge=0)

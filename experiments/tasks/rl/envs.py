@@ -58,8 +58,8 @@ def is_game(env_id: str) -> bool:
 
 
 def make(env_id: str, count: int) -> Envs:
-    """`count` copies of `env_id`: an ALE game by its ROM's name (`pong`), anything else by Gymnasium's name
-    (`CartPole-v1`).
+    """`count` copies of `env_id`: an ALE game by its ROM's name (`pong`), the same seen in its memory (`pong_ram`),
+    anything else by Gymnasium's name (`CartPole-v1`).
 
     Raises:
         UserError: the optional packages are missing, or there is no such environment, or its spaces are not a
@@ -72,6 +72,10 @@ def make(env_id: str, count: int) -> Envs:
         raise missing(e) from None
     if env_id in roms.get_all_rom_ids():
         return AtariEnvs(env_id, count)
+    if env_id.removesuffix("_ram") in roms.get_all_rom_ids():
+        from experiments.tasks.rl.ram_envs import RamEnvs
+
+        return RamEnvs(env_id.removesuffix("_ram"), count)
     try:
         return GymEnvs(env_id, count)
     except gymnasium.error.UnregisteredEnv as e:
