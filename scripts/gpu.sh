@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `scripts/gpu.sh MINUTES OUT [options of experiments.launch.gpu_session]` on a machine that has PyTorch and perhaps no network: what else is
+# `scripts/gpu.sh MINUTES OUT [options of experiments.cli.gpu]` on a machine that has PyTorch and perhaps no network: what else is
 # needed comes from wheels/ (`make gpu-wheels`), into an environment that sees the machine's own packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, stdtrit
 
 from experiments.analysis.goal_fit import UNKNOWN
-from experiments.training.record import CURVE_COLUMNS
+from experiments.training.curve import CURVE_COLUMNS
 from noisescale.pareto.fit import Estimate, fit_pareto
 
 Floats = NDArray[np.float64]

@@ -1,14 +1,10 @@
-"""Runs whose learning rate is cut by ten at given values of the metric, and each span between cuts by itself (Fig. 10).
-
-A span ends where the mean of its last `patience` evaluations passes its cut. That is a function of the curve alone, so
-the loop, the search and the analysis find the same spans, and a record needs no more than its curve. A goal belongs to
-the span that ends at it or that it lies in; its steps, examples and noise scale are counted from that span's start.
+"""Runs whose learning rate is cut on the way, each span between cuts by itself (Fig. 10): a goal belongs to the span
+that ends at it or that it lies in; its steps, examples and noise scale are counted from that span's start.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,26 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.analysis.crossings import crossings
 from experiments.tables.reading import Tables
-
-CUT = 0.1
-Direction = Literal["min", "max"]
-
-
-def passed(value: float, cut: float, direction: Direction) -> bool:
-    """Whether `value` is at least as good as `cut` (NaN never is)."""
-    return value <= cut if direction == "min" else value >= cut
-
-
-def beginnings(metric: Sequence[float], direction: Direction, cuts: Sequence[float], patience: int) -> list[int]:
-    """Indices of the evaluations at which spans begin: 0, and for each cut that was passed the one that passed it."""
-    found = [0]
-    for end in range(1, len(metric)):
-        if len(found) > len(cuts):
-            break
-        recent = metric[max(end + 1 - patience, found[-1] + 1) : end + 1]
-        if len(recent) == patience and passed(float(np.mean(recent)), cuts[len(found) - 1], direction):
-            found.append(end)
-    return found
+from experiments.training.learning_rate_cuts import Direction, beginnings, passed
 
 
 def number(goal: float, direction: Direction, cuts: Sequence[float]) -> int:

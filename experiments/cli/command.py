@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiments.config import SuiteConfig, load
 from experiments.errors import UserError
+from experiments.files import GO_ON
 from experiments.tables.reading import REFERENCE, sweep_folders
-from experiments.training.record import GO_ON
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from experiments.launch import gpu_session
+from experiments.sweep import gpu_session
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
 """The typed config, and every check that can be made before anything trains: `load(overrides)` composes `configs/` into
-a `SuiteConfig`; whatever is wrong is one `UserError`. The fields of a task stand with the task.
+a `SuiteConfig`; whatever is wrong is one `UserError`. The fields of a task stand with the task, in `tasks`.
 """
 
 from experiments.config.loading import load, parse

@@ -92,7 +92,7 @@ class RunConfig:
 
     The run ends once the metric has been at `stop_metric` or better for `stop_patience` evaluations in a row, or at
     `max_steps`. `lr` is divided by ten whenever the mean of the last `stop_patience` evaluations passes the next of
-    `lr_cuts` (`experiments.analysis.spans`).
+    `lr_cuts` (`experiments.training.learning_rate_cuts`).
     """
 
     task: Annotated[Any, BeforeValidator(_task_config)]

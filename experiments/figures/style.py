@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
-from experiments.training.record import write_atomically
+from experiments.files import write_atomically
 from noisescale.pareto.fit import Estimate
 
 DOTS_PER_INCH = 200  # of the PNGs

@@ -1,1 +1,3 @@
-"""How jobs get to processors: local pool, Slurm, Ray, detached drivers, a short while on a GPU."""
+"""How a job gets to a processor: local pool, Slurm, Ray, a driver that is left alone. Which runs are wanted, and what
+they cost, belongs to `sweep`.
+"""

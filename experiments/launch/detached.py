@@ -11,8 +11,8 @@ from pathlib import Path
 
 from experiments.config import SuiteConfig, load
 from experiments.errors import UserError
+from experiments.files import write_atomically
 from experiments.launch import slurm
-from experiments.training.record import write_atomically
 
 
 def as_job(suite: SuiteConfig, command: list[str], log: Path) -> str:

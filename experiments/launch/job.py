@@ -14,10 +14,11 @@ from omegaconf import DictConfig
 
 from experiments.config import RunConfig, SuiteConfig, parse
 from experiments.errors import UserError
+from experiments.files import read_parquet
 from experiments.tasks import TASKS
 from experiments.training.loop import Trainer
 from experiments.training.ranks import ALONE, Ranks, joined, own_device
-from experiments.training.record import RunRecord, read_parquet
+from experiments.training.record import RunRecord
 from experiments.training.stop_signal import kept_back
 from experiments.training.time_limit import OverTimeError, time_limit
 

@@ -20,7 +20,7 @@ from hydra.plugins.launcher import Launcher
 
 from experiments.config import SuiteConfig
 from experiments.errors import UserError
-from experiments.training.record import GO_ON
+from experiments.files import GO_ON
 
 LARGEST_ARRAY = 1000  # Slurm's MaxArraySize is 1001 where nobody has set it
 LONGEST_PAUSE = 15.0

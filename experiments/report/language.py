@@ -12,8 +12,8 @@ from experiments.analysis.goal_fit import GoalFit, estimate
 from experiments.analysis.noise_at_goal import at_steps, simple_curve
 from experiments.analysis.sweep_summary import SweepResult
 from experiments.analysis.verdict import ratio
+from experiments.files import read_parquet
 from experiments.report.markdown import b_crit, metric, noise, table
-from experiments.training.record import read_parquet
 from noisescale.formatting import number, with_interval
 from noisescale.pareto.fit import Estimate
 

@@ -1,3 +1,3 @@
-"""Which runs are wanted, driving them to the end, their cost and status. How a job gets to a processor belongs to
-`launch`.
+"""Which runs are wanted, driving them to the end, their cost and status, and what happens to them afterwards. How a job
+gets to a processor belongs to `launch`.
 """

@@ -20,6 +20,7 @@ import pandas as pd
 from experiments.analysis.spans import steps_to
 from experiments.config import SuiteConfig, run_id_of
 from experiments.errors import UserError
+from experiments.files import write_atomically
 from experiments.sweep.conclusion import conclude
 from experiments.sweep.cost import price
 from experiments.sweep.search import Outcome, Point, wanted
@@ -28,7 +29,7 @@ from experiments.tables.merging import merge
 from experiments.tables.reading import check_can_grow, read_collected
 from experiments.tasks import TASKS
 from experiments.training.ranks import rank_count
-from experiments.training.record import RunRecord, write_atomically
+from experiments.training.record import RunRecord
 from experiments.wandb.mirror import mirrored
 
 Launch = Callable[[list[list[Point]]], None]

@@ -14,10 +14,10 @@ from experiments.analysis.scaling_law import scaling, table
 from experiments.analysis.sweep_fit import analyse, format_table
 from experiments.config import SuiteConfig
 from experiments.errors import UserError
+from experiments.files import write_atomically
 from experiments.tables.collecting import collect
 from experiments.tables.merging import merge
 from experiments.tables.reading import REFERENCE, check_can_grow, read_collected, read_tables, write_csv
-from experiments.training.record import write_atomically
 
 OF_THE_SWEEP = ("crossings.csv", "fits.csv", "scaling.csv", "methods.csv")  # made again from the merged runs
 README = Path("README.md")

@@ -13,8 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.config import SuiteConfig
+from experiments.files import read_parquet
 from experiments.sweep.driver import Sweep, last_line
-from experiments.training.record import RunRecord, read_parquet, records_in
+from experiments.training.record import RunRecord, records_in
 
 SHOWN = 20
 

@@ -15,9 +15,10 @@ import pandas as pd
 import pyarrow as pa
 
 from experiments.config import RECORD_VERSION, SuiteConfig
+from experiments.files import clear_asides, exclusive, read_parquet, write_parquet
 from experiments.tables.reading import OF_A_RUN, ONE_SWEEP, check_can_grow, differs, experiment, read_collected
 from experiments.tasks import TASKS
-from experiments.training.record import clear_asides, exclusive, read_parquet, records_in, write_parquet
+from experiments.training.record import records_in
 
 NOT_SCIENCE = (
     *("seconds", "eval_seconds", "measure_seconds", "device", "versions", "git_sha", "finished_at"),

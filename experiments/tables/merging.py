@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.errors import UserError
+from experiments.files import clear_asides, exclusive, read_parquet, write_parquet
 from experiments.tables.collecting import add_rows
 from experiments.tables.reading import ONE_SWEEP, check_can_grow, read_collected
-from experiments.training.record import CURVE_COLUMNS, clear_asides, exclusive, read_parquet, write_parquet
+from experiments.training.curve import CURVE_COLUMNS
 
 TABLES = ("runs", "curves", "groups")
 

@@ -11,8 +11,8 @@ import pandas as pd
 
 from experiments.config import RECORD_VERSION
 from experiments.errors import UserError
+from experiments.files import RESTORE, read_parquet, write_atomically
 from experiments.tasks import describe, frames_per_example
-from experiments.training.record import RESTORE, read_parquet, write_atomically
 
 REFERENCE, REDRAWN = Path("results/reference"), Path("results/redrawn")
 ONE_SWEEP = (

@@ -1,4 +1,6 @@
-"""The registry of tasks: a name, the dataclass behind `configs/task/<name>.yaml`, and what builds it."""
+"""The registry of tasks: a name, the dataclass behind `configs/task/<name>.yaml`, and what builds it. One module here
+is one family of tasks; data sets belong to `data`, the loop that trains them to `training`.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.analysis.spans import CUT, beginnings
 from experiments.config import OptimizerConfig, RunConfig
 from experiments.errors import UserError
 from experiments.tasks.base import Stateful, Task
 from experiments.training.flat_model import FlatModel
+from experiments.training.learning_rate_cuts import CUT, beginnings
 from experiments.training.measurement import NoiseMeter
 from experiments.training.provenance import git_sha, versions
 from experiments.training.ranks import ALONE, Ranks

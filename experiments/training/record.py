@@ -11,7 +11,6 @@ Every file is written aside, synced and renamed, and checked by a hash when it i
 A run is held by a lock while it trains, so that two sweeps on one folder share the work instead of doing it twice.
 """
 
-import fcntl
 import hashlib
 import io
 import json
@@ -26,51 +25,18 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from experiments.config import Count, Natural, RunConfig, run_id_of
 from experiments.errors import UserError
+from experiments.files import GO_ON, clear_asides, exclusive, write_atomically, write_parquet
+from experiments.training.curve import CURVE_COLUMNS, CURVE_SCHEMA, GROUPS_SCHEMA, PLAIN, read_table
 
-CURVE_COLUMNS = {
-    "step": "int64",
-    "examples": "int64",
-    "seconds": "float64",
-    "loss": "float64",
-    "metric": "float64",
-    "grad_sq_norm": "float64",
-    "trace_cov": "float64",
-    "noise_examples": "int64",
-    "noise_steps": "int64",
-    "b_simple": "float64",
-    "b_simple_low": "float64",
-    "b_simple_high": "float64",
-    "grad_hess_grad": "float64",
-    "trace_hess_cov": "float64",
-}
-
-GROUP_COLUMNS = {
-    "step": "int64",
-    "group": "string",
-    "grad_sq_norm": "float64",
-    "trace_cov": "float64",
-    "noise_examples": "int64",
-    "noise_steps": "int64",
-}
-CURVE_SCHEMA, GROUPS_SCHEMA = (
-    pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
-    for columns in (CURVE_COLUMNS, GROUP_COLUMNS)
-)
-
-# How a curve of some dozen rows is written, to be read in two thirds of the time, with a thousand others.
-PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False, "store_schema": False}
 SPOILT = "checkpoint.pt.spoilt"
-RESTORE = "restore it (from git, if it is there), or move its folder away: tables are made again from records"
 HASH = b"\nsha256 "  # ends a checkpoint, where `torch.load` doesn't look; those of older versions have none
 SEALED = ("config.json", "curve.parquet", "groups.parquet")
-GO_ON = "finished runs are kept, and the same command goes on"
 
 
 @dataclass(frozen=True)
@@ -96,59 +62,6 @@ class Summary:
 
 
 CONFIG, SUMMARY = TypeAdapter(RunConfig), TypeAdapter(Summary)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """All of `content` at `path`, or what was there before; `UserError` where it cannot be written."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-
-
-def clear_asides(folder: Path, *names: str) -> None:
-    """What writers of the files of these names left when they were killed; for who alone may write them now."""
-    for name in names:
-        for aside in folder.glob(f".{name}.*"):
-            aside.unlink(missing_ok=True)
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the lock file at `path`, then hold it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def write_parquet(path: Path, table: pd.DataFrame, **options: Any) -> None:
-    """A table as Parquet, atomically, with `options` of `pyarrow.parquet.write_table`."""
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, index=False, **options)
-    write_atomically(path, buffer.getvalue())
-
-
-def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
-    """A table, read at one go, since it may be replaced at any time; `UserError` where that can't be done."""
-    try:
-        return pd.read_parquet(io.BytesIO(path.read_bytes()), columns=columns)
-    except Exception as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).strip().splitlines()[0]
-        raise UserError(f"{path} can't be read: {why}; {RESTORE}") from error
 
 
 def records_in(folder: Path) -> list["RunRecord"]:
@@ -308,11 +221,11 @@ class RunRecord:
     def _read(self) -> tuple[dict[str, Any], dict[str, Any], pa.Table, pa.Table | None]:
         """What is in the files, if it is a finished run's; else an exception of whatever kind."""
         config, summary, files = self._unsealed()
-        curve = _table(files["curve.parquet"], CURVE_SCHEMA)
+        curve = read_table(files["curve.parquet"], CURVE_SCHEMA)
         steps = curve["step"].to_numpy()
         if steps[0] < 0 or (np.diff(steps) <= 0).any():
             raise ValueError(f"{self.folder}: a curve's steps rise from 0 or more")
-        groups = _table(files["groups.parquet"], GROUPS_SCHEMA) if files["groups.parquet"] else None
+        groups = read_table(files["groups.parquet"], GROUPS_SCHEMA) if files["groups.parquet"] else None
         return config, summary, curve, groups
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
@@ -327,15 +240,6 @@ def _bytes(path: str) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
-
-
-def _table(content: bytes, schema: pa.Schema) -> pa.Table:
-    """Of `schema`, and with nothing missing among its whole numbers; else an exception."""
-    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    table = table if table.schema.equals(schema) else table.cast(schema)
-    if any(column.null_count for column in table.columns if pa.types.is_integer(column.type)):
-        raise ValueError("whole numbers are missing")
-    return table
 
 
 def _sha256(content: bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""Records into Weights & Biases, by a process of its own; nothing is read back."""
+"""Records into Weights & Biases, by a process of its own. Nothing is read back, and no other folder talks to W&B."""

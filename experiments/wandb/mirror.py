@@ -23,8 +23,8 @@ import pandas as pd
 
 from experiments.analysis.spans import steps_to
 from experiments.config import SuiteConfig
+from experiments.files import read_parquet, write_atomically
 from experiments.tasks import TASKS
-from experiments.training.record import read_parquet, write_atomically
 from experiments.wandb.sync import unsent
 
 PATIENCE = 0.05  # of a sweep's time, that it waits for W&B at its end

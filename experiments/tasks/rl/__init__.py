@@ -1,1 +1,1 @@
-"""Reinforcement learning: a rollout in place of a batch (A2C, PPO, two-player self-play)."""
+"""Games: environments, rollouts, A2C, PPO and self-play. What is trained on fixed data lies one folder up."""

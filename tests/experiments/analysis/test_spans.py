@@ -9,11 +9,12 @@ import pytest
 import torch
 from synthetic_tables import Planted, plant, save
 
-from experiments.analysis.spans import beginnings, number, span, split, steps_to
+from experiments.analysis.spans import number, span, split, steps_to
 from experiments.analysis.sweep_fit import analyse
 from experiments.config import RunConfig, load
 from experiments.single_run.variations import fitted
 from experiments.tasks import TASKS
+from experiments.training.learning_rate_cuts import beginnings
 from experiments.training.loop import Trainer, evaluation_steps
 from experiments.training.record import RunRecord
 

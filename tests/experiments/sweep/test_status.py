@@ -24,7 +24,8 @@ from experiments.sweep.search import Point
 from experiments.sweep.status import look, report
 from experiments.tables.collecting import collect
 from experiments.tables.reading import read_tables
-from experiments.training.record import CURVE_COLUMNS, SEALED, RunRecord, _bytes, _seal, records_in
+from experiments.training.curve import CURVE_COLUMNS
+from experiments.training.record import SEALED, RunRecord, _bytes, _seal, records_in
 
 
 def suite_in(folder: Path) -> SuiteConfig:

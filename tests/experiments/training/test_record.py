@@ -15,12 +15,13 @@ from finished_runs import CPU, copy, make
 
 from experiments.config import load
 from experiments.errors import UserError
+from experiments.files import read_parquet, write_atomically, write_parquet
 from experiments.sweep.driver import Sweep
 from experiments.tables.collecting import NOT_SCIENCE, collect
 from experiments.tables.reading import read_tables
 from experiments.tasks.digits import DigitsTask
 from experiments.training.loop import Trainer
-from experiments.training.record import HASH, SPOILT, RunRecord, read_parquet, write_atomically, write_parquet
+from experiments.training.record import HASH, SPOILT, RunRecord
 
 
 @pytest.fixture(scope="module")

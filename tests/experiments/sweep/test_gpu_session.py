@@ -15,7 +15,7 @@ from drive import ENVIRONMENT, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from experiments.launch.gpu_session import gaps
+from experiments.sweep.gpu_session import gaps
 
 BARE = ["torch", "torchvision", "numpy", "pandas", "scipy", "matplotlib", "pytest", "pip", "setuptools", "noisescale"]
 HIDE = """import sys
