@@ -16,6 +16,12 @@ from torch import Tensor
 from noisescale.long_run_covariance import Array, long_run_covariance
 
 BLOCK = 64  # steps kept on the device before they are copied to the host in one piece
+ROUNDING = 1e-6  # tr Σ/B beside |G|², below which float32 norms of parts can't be told from equal ones
+IMPOSSIBLE = (
+    ", which independent parts can't give: is a sharded norm not reduced over its shards, a mean taken where a sum is "
+    "meant (or a sum for a mean), a norm taken after clipping, or do parts share examples?"
+)
+ALIKE = "all parts have the same gradient: do they hold the same examples?"
 NEGLIGIBLE = 1e-8  # an EMA forgets a step once its weight is this small beside the newest one's
 
 
@@ -58,7 +64,8 @@ class NoiseScale:
         confidence: of the interval.
         examples: examples behind the estimate, `steps` optimizer steps; under an EMA the effective numbers (Kish).
         dropped: steps left out so far: a value wasn't finite, or a tracker's `skipped` says why.
-        determined: False where |G|² isn't clearly positive at this confidence; then `high` is infinite.
+        determined: False where |G|² isn't clearly positive at this confidence, and `high` then infinite; or where all
+            parts have the same gradient.
         remark: why not, empty otherwise.
     """
 
@@ -75,6 +82,17 @@ class NoiseScale:
     dropped: int
     determined: bool
     remark: str
+
+    def plotted(self) -> dict[str, float]:
+        """`b_simple`, `low` and `high` as a plot should have them: NaN, a gap, for what isn't determined, never a
+        negative noise scale. Of one that isn't determined, a positive lower bound stays."""
+        if not self.determined:
+            return {"b_simple": math.nan, "low": self.low if 0 < self.low < math.inf else math.nan, "high": math.nan}
+        return {
+            "b_simple": self.b_simple if self.b_simple > 0 else math.nan,
+            "low": max(self.low, 0.0),
+            "high": self.high if self.high > 0 else math.nan,
+        }
 
     def __str__(self) -> str:
         if not self.determined:
@@ -161,7 +179,8 @@ def _fieller(mean: Array, cov: Array, freedom: float, rows: float, confidence: f
             root = math.sqrt(max(discriminant, 0.0))  # rounding alone can make it negative here
             low, high, determined = (b - root) / a, (b + root) / a, True
         else:
-            remark = f"denominator {bottom:.3g} ± {error_bottom:.2g} isn't clearly positive"
+            how = "is clearly negative" if a > 0 else "isn't clearly positive"
+            remark = f"denominator {bottom:.3g} ± {error_bottom:.2g} {how}"
             if a < 0 < c and top > 0:  # ρ = 0 is excluded, infinity is not
                 low = (b - math.sqrt(discriminant)) / a
     return Ratio(value, low, high, top, error_top, bottom, error_bottom, rows, determined, remark)
@@ -252,7 +271,11 @@ class MomentAverage:
         weights = np.ones(len(picked)) if self.decay is None else self.decay ** np.arange(len(picked))[::-1]
         ratio = ratio_of_means(picked[:, 1], picked[:, 0], weights, confidence, correlated=True)
         examples = ratio.rows * float(weights @ picked[:, 2] / weights.sum()) if len(picked) else 0.0
-        remark = ratio.remark.replace("denominator", "|G|²").replace("rows", "steps")
+        determined, remark = ratio.determined, ratio.remark.replace("denominator", "|G|²").replace("rows", "steps")
+        if "clearly negative" in remark:
+            remark += IMPOSSIBLE
+        if determined and abs(ratio.numerator) <= ROUNDING * ratio.denominator * examples / ratio.rows:
+            determined, remark = False, ALIKE
         return NoiseScale(
             grad_sq_norm=ratio.denominator,
             grad_sq_norm_error=ratio.denominator_error,
@@ -265,7 +288,7 @@ class MomentAverage:
             examples=examples,
             steps=ratio.rows,
             dropped=self.dropped + skipped,
-            determined=ratio.determined,
+            determined=determined,
             remark=remark,
         )
 

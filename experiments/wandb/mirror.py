@@ -97,7 +97,7 @@ class Mirror:
         curve = read_parquet(folder / "curve.parquet")
         run, logged = self.open.get(folder) or (self._start(folder), 0)
         for row in curve.iloc[logged:].to_dict("records"):
-            run.log({k: v for k, v in row.items() if k != "step" and math.isfinite(v)}, step=int(row["step"]))
+            run.log(_plotted(row), step=int(row["step"]))
         self.open[folder] = run, max(logged, len(curve))
         if done:
             config = json.loads((folder / "config.json").read_text())
@@ -143,6 +143,15 @@ class Mirror:
             reinit="create_new",
             settings=settings,
         )
+
+
+def _plotted(row: dict[str, float]) -> dict[str, float]:
+    """A curve's row without what isn't determined, as in `noisescale.NoiseScale.plotted`: no negative B_simple."""
+    determined = math.isfinite(row["b_simple_high"])
+    gaps = {key for key in ("b_simple", "b_simple_low", "b_simple_high") if not (determined and row[key] > 0)}
+    if row["b_simple_low"] > 0:
+        gaps.discard("b_simple_low")
+    return {key: value for key, value in row.items() if key not in {"step", *gaps} and math.isfinite(value)}
 
 
 def main() -> int:

@@ -260,16 +260,17 @@ class NoiseTracker:
         return found
 
     def scalars(self, prefix: str = "noise_scale") -> dict[str, float]:
-        """Flat numbers for a logger: each estimate's numerator, denominator and ratio, and the ends of its interval.
+        """Flat numbers for a logger: each estimate's numerator and denominator as they are, and its ratio with the
+        interval's ends as `NoiseScale.plotted` has them: NaN where they aren't determined.
 
         Args:
             prefix: of the names: `noise_scale/b_simple`, and with a group `noise_scale/group/b_simple`.
         """
-        names = ("trace_cov", "grad_sq_norm", "b_simple", "low", "high", "examples")
+        moments = ("trace_cov", "grad_sq_norm", "examples")
         return {
-            "/".join([prefix, *([] if name == TOTAL else [name]), field]): getattr(scale, field)
+            "/".join([prefix, *([] if name == TOTAL else [name]), field]): value
             for name, scale in self.estimates().items()
-            for field in names
+            for field, value in ({field: getattr(scale, field) for field in moments} | scale.plotted()).items()
         }
 
     def state_dict(self) -> dict[str, Any]:

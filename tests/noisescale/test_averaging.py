@@ -101,6 +101,42 @@ def test_negative_denominator_is_reported_not_clamped():
     assert ratio.value == pytest.approx(-1) and not ratio.determined and ratio.high == math.inf
 
 
+def filled(grad_sq_norm, trace_cov, steps=100, spread=0.01):
+    average, rng = MomentAverage(window=steps), np.random.default_rng(2)
+    for noise in rng.standard_normal((steps, 2)) * spread:
+        average.update(grad_sq_norm + noise[0], trace_cov + noise[1], 64)
+    return average.estimate()
+
+
+def test_a_clearly_negative_square_is_impossible_and_its_causes_are_named():
+    scale = filled(-3.12, 40.0)
+    assert not scale.determined and "clearly negative, which independent parts can't give" in scale.remark
+    assert all(cause in scale.remark for cause in ("shard", "sum", "clipping", "share examples"))
+    noisy = filled(-0.01, 40.0, spread=1.0)
+    assert not noisy.determined and "isn't clearly positive" in noisy.remark and "impossible" not in noisy.remark
+
+
+def test_parts_with_one_gradient_are_named():
+    average = MomentAverage(window=50)
+    for noise in np.random.default_rng(3).standard_normal(50):
+        average.update(2 + 0.1 * noise, 1e-6 * noise, 64)  # float32's rounding of equal gradients
+    scale = average.estimate()
+    assert not scale.determined and "same examples" in scale.remark and "not determined" in str(scale)
+    assert filled(2.0, 0.5).determined  # B_simple a quarter of an example is small, and there
+
+
+def test_what_is_plotted_is_a_gap_or_a_bound_but_no_negative_noise_scale():
+    known = filled(2.0, 40.0)
+    assert known.plotted() == {"b_simple": known.b_simple, "low": known.low, "high": known.high}
+    bounded = filled(0.01, 40.0, spread=0.5)  # tr Σ is certain, |G|² isn't
+    assert not bounded.determined and bounded.low > 0
+    assert bounded.plotted()["low"] == bounded.low and math.isnan(bounded.plotted()["b_simple"])
+    assert all(math.isnan(value) for value in filled(-3.12, 40.0).plotted().values())
+    quiet = filled(2.0, -1e-3)  # by chance: B_simple is at most its upper end
+    assert quiet.b_simple < 0 < quiet.high and math.isnan(quiet.plotted()["b_simple"])
+    assert quiet.plotted()["low"] == 0 and quiet.plotted()["high"] == quiet.high
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_too_few_rows_have_no_interval(rows):
     ratio = ratio_of_means([1.0] * rows, [2.0] * rows)

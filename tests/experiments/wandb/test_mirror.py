@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import struct
 import subprocess
@@ -21,7 +22,7 @@ from wandb.proto import wandb_internal_pb2
 
 from experiments.config import load
 from experiments.training.record import RunRecord
-from experiments.wandb.mirror import PATIENCE, mirrored
+from experiments.wandb.mirror import PATIENCE, _plotted, mirrored
 from experiments.wandb.sync import unsent
 
 ROOT = Path(__file__).parents[3]
@@ -292,3 +293,12 @@ def test_a_record_that_cannot_be_mirrored_stops_nothing(made, tmp_path):
     mirror(runs)
     assert (broken.folder / "mirrored").read_text().startswith("failed")
     assert len(list(runs.glob("wandb/offline-run-*/*.wandb"))) == 1
+
+
+def test_what_is_not_determined_is_a_gap():
+    row = {"step": 8, "metric": 0.3, "trace_cov": 40.0, "grad_sq_norm": -0.01, "b_simple": -4000.0}
+    bounded = _plotted(row | {"b_simple_low": 541.0, "b_simple_high": math.inf})
+    assert bounded == {"metric": 0.3, "trace_cov": 40.0, "grad_sq_norm": -0.01, "b_simple_low": 541.0}
+    assert "b_simple_low" not in _plotted(row | {"b_simple_low": -math.inf, "b_simple_high": math.inf})
+    known = row | {"b_simple": 20.0, "b_simple_low": 15.0, "b_simple_high": 30.0}
+    assert _plotted(known) == {key: value for key, value in known.items() if key != "step"}
