@@ -1,54 +1,14 @@
 """Environments in lock-step, the ALE's C++ vector environment or any of Gymnasium's, behind one small interface."""
 
 import re
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from experiments.errors import UserError
-
-FRAME_SKIP = 4
-
-
-class Step(NamedTuple):
-    """What `step` returns; every tensor's leading dimension is `count`.
-
-    `obs` is what the policy acts on next: where an episode has ended it is the first observation of the next one
-    (autoreset in the same step, so that every transition is a real one). `terminated`: the game is over and nothing
-    follows. `truncated`: a time limit cut the episode, and `final_obs`, None unless that happened somewhere, holds the
-    observations it was cut at (valid where `truncated`), to bootstrap from.
-    `counted`: where the episode's return belongs to the metric, everywhere if None.
-    """
-
-    obs: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    final_obs: Tensor | None
-    counted: Tensor | None = None
-
-
-class Envs(Protocol):
-    """`count` independent copies of one environment, in lock-step; `frame_skip` game frames pass in one step."""
-
-    count: int
-    actions: int
-    obs_shape: tuple[int, ...]
-    frame_skip: int
-
-    def reset(self, seeds: np.ndarray) -> Tensor:
-        """Start every environment anew, each from its own seed."""
-        ...
-
-    def reset_some(self, mask: np.ndarray, seeds: np.ndarray) -> Tensor:
-        """Start the environments under `mask` anew from their seeds (`seeds` has one for every environment);
-        observations of all.
-        """
-        ...
-
-    def step(self, actions: Tensor) -> Step: ...
+from experiments.tasks.rl.lockstep import FRAME_SKIP, Envs, Step
+from experiments.tasks.rl.ram_envs import RamEnvs
 
 
 def is_game(env_id: str) -> bool:
@@ -73,8 +33,6 @@ def make(env_id: str, count: int) -> Envs:
     if env_id in roms.get_all_rom_ids():
         return AtariEnvs(env_id, count)
     if env_id.removesuffix("_ram") in roms.get_all_rom_ids():
-        from experiments.tasks.rl.ram_envs import RamEnvs
-
         return RamEnvs(env_id.removesuffix("_ram"), count)
     try:
         return GymEnvs(env_id, count)

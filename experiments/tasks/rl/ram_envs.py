@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.tasks.rl.envs import FRAME_SKIP, Step
+from experiments.tasks.rl.lockstep import FRAME_SKIP, Step
 
 STACK = 4
 BYTES = 128
