@@ -186,6 +186,7 @@ def test_a_run_that_must_leave_saves_itself_first(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(outcome(suite), truth, check_exact=True)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # time may be up between `open` and its `with`
 def test_a_run_over_its_time_ends_and_goes_on_later(tmp_path):
     truth = outcome(suite_in(tmp_path / "truth"))
     suite = suite_in(tmp_path)
