@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pandas as pd
 
@@ -40,16 +40,23 @@ def clear_asides(folder: Path, *names: str) -> None:
             aside.unlink(missing_ok=True)
 
 
+def take_lock(path: Path) -> TextIO:
+    """Wait until no other process holds the lock file at `path`, then hold it until the result is closed; the kernel
+    lets go where the process dies. `OSError` where it can't be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a")  # noqa: SIM115
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the lock file at `path`, then hold it."""
+    """The lock file at `path`, held inside; `UserError` where it can't be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a")  # noqa: SIM115
+        file = take_lock(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; {GO_ON}") from error
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

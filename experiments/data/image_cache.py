@@ -6,7 +6,6 @@ an interrupted write and are decoded again. `.checked` has the sizes and times o
 stay, no process hashes them again. `sha256sum -c` in the cache folder always does.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -24,6 +23,7 @@ from numpy.lib import format
 from torch import Tensor
 
 from experiments.errors import UserError
+from experiments.files import take_lock
 
 SHARD = 8 << 30
 LABELS = 1 << 16
@@ -155,9 +155,7 @@ def _write(path: Path, pieces: Pieces) -> None:
             written += len(labels)
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with asides[0].open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with take_lock(asides[0]):
             if not _digests(path):
                 _write_shards(path, rows(), asides)
     except OSError as error:

@@ -7,7 +7,6 @@ complete, and holds its files' `sha256`; where they aren't what that says, the t
 sizes and times of files that were hashed; while these stay, no process hashes them again.
 """
 
-import fcntl
 import gzip
 import hashlib
 import json
@@ -15,12 +14,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ from torch import Tensor
 
 from experiments.data.image_cache import cache_folder, data_folder, stamp, sync
 from experiments.errors import UserError
+from experiments.files import take_lock
 
 TextName = Literal["embedded", "gutenberg", "lm1b", "tinyshakespeare", "wikitext-2", "wikitext-103"]
 Part = Literal["train", "held_out"]
@@ -87,7 +87,7 @@ def open_corpus(name: TextName, vocab_size: int) -> Corpus:
     digest = hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16]
     folder = cache_folder() / "text" / f"{name}-{vocab_size}-{digest}"
     if not _is_whole(folder):
-        with _only_process(folder.with_suffix(".lock")):
+        with _alone(folder.with_suffix(".lock")):
             if not _is_whole(folder):
                 if folder.exists():
                     print(f"{folder} is damaged, or has no hash yet: tokenised anew", file=sys.stderr, flush=True)
@@ -255,14 +255,9 @@ def _hub_lines(name: str, part: Part) -> Iterator[str]:
         ) from None
 
 
-@contextmanager
-def _only_process(path: Path) -> Iterator[None]:
-    """Waits for its turn; the kernel drops a dead process's lock."""
+def _alone(path: Path) -> TextIO:
+    """The lock on what is tokenised."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "w")  # noqa: SIM115
+        return take_lock(path)
     except OSError as error:
         raise _unwritable(path, error) from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
