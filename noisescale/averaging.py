@@ -17,6 +17,7 @@ from noisescale.long_run_covariance import Array, long_run_covariance
 
 BLOCK = 64  # steps kept on the device before they are copied to the host in one piece
 ROUNDING = 1e-6  # tr Σ/B beside |G|², below which float32 norms of parts can't be told from equal ones
+NEGATIVE = "is clearly negative"
 IMPOSSIBLE = (
     ", which independent parts can't give: is a sharded norm not reduced over its shards, a mean taken where a sum is "
     "meant (or a sum for a mean), a norm taken after clipping, or do parts share examples?"
@@ -83,22 +84,24 @@ class NoiseScale:
     determined: bool
     remark: str
 
-    def plotted(self) -> dict[str, float]:
-        """`b_simple`, `low` and `high` as a plot should have them: NaN, a gap, for what isn't determined, never a
-        negative noise scale. Of one that isn't determined, a positive lower bound stays."""
-        if not self.determined:
-            return {"b_simple": math.nan, "low": self.low if 0 < self.low < math.inf else math.nan, "high": math.nan}
-        return {
-            "b_simple": self.b_simple if self.b_simple > 0 else math.nan,
-            "low": max(self.low, 0.0),
-            "high": self.high if self.high > 0 else math.nan,
-        }
+    def plotted(self) -> tuple[float, float, float]:
+        """`b_simple`, `low` and `high` as `plotted` has them."""
+        return plotted(self.b_simple, self.low, self.high, self.determined)
 
     def __str__(self) -> str:
         if not self.determined:
             return f"B_simple not determined ({self.remark}; {self.steps:.0f} steps, {self.examples:.0f} examples)"
         interval = f"{self.confidence:.0%} interval {self.low:.4g} to {self.high:.4g}"
         return f"B_simple {self.b_simple:.4g} ({interval}; {self.steps:.0f} steps, {self.examples:.0f} examples)"
+
+
+def plotted(b_simple: float, low: float, high: float, determined: bool) -> tuple[float, float, float]:
+    """The three as a plot should have them: NaN, a gap, for what isn't determined, and never a negative noise scale. Of
+    one that isn't determined a positive lower bound stays, and of one that came out negative its upper end."""
+    nan = math.nan
+    if not determined:
+        return nan, low if low > 0 else nan, nan
+    return b_simple if b_simple > 0 else nan, max(low, 0.0), high if high > 0 else nan
 
 
 def ratio_of_means(
@@ -179,8 +182,8 @@ def _fieller(mean: Array, cov: Array, freedom: float, rows: float, confidence: f
             root = math.sqrt(max(discriminant, 0.0))  # rounding alone can make it negative here
             low, high, determined = (b - root) / a, (b + root) / a, True
         else:
-            how = "is clearly negative" if a > 0 else "isn't clearly positive"
-            remark = f"denominator {bottom:.3g} ± {error_bottom:.2g} {how}"
+            sign = NEGATIVE if a > 0 else "isn't clearly positive"
+            remark = f"denominator {bottom:.3g} ± {error_bottom:.2g} {sign}"
             if a < 0 < c and top > 0:  # ρ = 0 is excluded, infinity is not
                 low = (b - math.sqrt(discriminant)) / a
     return Ratio(value, low, high, top, error_top, bottom, error_bottom, rows, determined, remark)
@@ -272,7 +275,7 @@ class MomentAverage:
         ratio = ratio_of_means(picked[:, 1], picked[:, 0], weights, confidence, correlated=True)
         examples = ratio.rows * float(weights @ picked[:, 2] / weights.sum()) if len(picked) else 0.0
         determined, remark = ratio.determined, ratio.remark.replace("denominator", "|G|²").replace("rows", "steps")
-        if "clearly negative" in remark:
+        if remark.endswith(NEGATIVE):
             remark += IMPOSSIBLE
         if determined and abs(ratio.numerator) <= ROUNDING * ratio.denominator * examples / ratio.rows:
             determined, remark = False, ALIKE

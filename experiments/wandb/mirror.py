@@ -26,6 +26,7 @@ from experiments.config import SuiteConfig
 from experiments.files import read_parquet, write_atomically
 from experiments.tasks import TASKS
 from experiments.wandb.sync import unsent
+from noisescale.averaging import plotted
 
 PATIENCE = 0.05  # of a sweep's time, that it waits for W&B at its end
 PAUSE = 2.0
@@ -146,12 +147,11 @@ class Mirror:
 
 
 def _plotted(row: dict[str, float]) -> dict[str, float]:
-    """A curve's row without what isn't determined, as in `noisescale.NoiseScale.plotted`: no negative B_simple."""
-    determined = math.isfinite(row["b_simple_high"])
-    gaps = {key for key in ("b_simple", "b_simple_low", "b_simple_high") if not (determined and row[key] > 0)}
-    if row["b_simple_low"] > 0:
-        gaps.discard("b_simple_low")
-    return {key: value for key, value in row.items() if key not in {"step", *gaps} and math.isfinite(value)}
+    """A curve's row without its step and what isn't determined."""
+    names = ("b_simple", "b_simple_low", "b_simple_high")
+    shown = plotted(*(row[name] for name in names), determined=math.isfinite(row["b_simple_high"]))
+    row = row | dict(zip(names, shown, strict=True))
+    return {key: value for key, value in row.items() if key != "step" and math.isfinite(value)}
 
 
 def main() -> int:

@@ -266,11 +266,13 @@ class NoiseTracker:
         Args:
             prefix: of the names: `noise_scale/b_simple`, and with a group `noise_scale/group/b_simple`.
         """
-        moments = ("trace_cov", "grad_sq_norm", "examples")
+        names = ("trace_cov", "grad_sq_norm", "examples", "b_simple", "low", "high")
         return {
             "/".join([prefix, *([] if name == TOTAL else [name]), field]): value
             for name, scale in self.estimates().items()
-            for field, value in ({field: getattr(scale, field) for field in moments} | scale.plotted()).items()
+            for field, value in zip(
+                names, (scale.trace_cov, scale.grad_sq_norm, scale.examples, *scale.plotted()), strict=True
+            )
         }
 
     def state_dict(self) -> dict[str, Any]:
