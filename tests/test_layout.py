@@ -1,6 +1,8 @@
-"""The tree is the map: folders import in one direction, modules in no circle, and each says what belongs there."""
+"""The tree is the map: folders import in one direction, modules in no circle, each says what belongs there, and what
+texts name is there."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -96,3 +98,22 @@ def test_no_module_imports_in_a_circle():
 def test_every_module_says_what_it_is_and_every_folder_what_belongs_there(package):
     silent = [name for name, path in modules(package).items() if not ast.get_docstring(ast.parse(path.read_text()))]
     assert not silent
+
+
+def test_modules_that_texts_name_are_there():
+    known = modules("noisescale") | modules("experiments")
+    history = {"CHANGELOG.md", "log.md"}  # of when it was written
+    patterns = ("*.md", "docs/*.md", "Makefile", "scripts/*", "configs/**/*.yaml", "benchmarks/*.py")
+    named = {
+        (path.name, name)
+        for pattern in patterns
+        for path in ROOT.glob(pattern)
+        if path.name not in history
+        for name in re.findall(r"\b(?:experiments|noisescale)(?:\.(?!md\b)[a-z]\w*)+", path.read_text(encoding="utf-8"))
+    }
+
+    def there(name: str) -> bool:
+        module, _, attribute = name.rpartition(".")
+        return name in known or (module in known and attribute in known[module].read_text(encoding="utf-8"))
+
+    assert len(named) > 10 and not {(text, name) for text, name in named if not there(name)}

@@ -1,4 +1,4 @@
-"""Environments in lock-step, the ALE's C++ vector environment or any of Gymnasium's, behind one small interface."""
+"""Environments by name: the ALE's C++ vector environment, its consoles' memory, or any of Gymnasium's."""
 
 import re
 

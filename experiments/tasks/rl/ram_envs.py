@@ -27,7 +27,7 @@ class RamEnvs:
         ALEInterface.setLoggerMode(LoggerMode.Error)
         self.rom = roms.get_rom_path(game)
         self.consoles = [ALEInterface() for _ in range(count)]
-        self.rngs = [np.random.default_rng(i) for i in range(count)]
+        self.idle: dict[int, np.random.Generator] = {}  # by console, for the idle frames
         for i in range(count):
             self._seed(i, i)
         self.choices = self.consoles[0].getMinimalActionSet()
@@ -65,12 +65,12 @@ class RamEnvs:
         console.setInt("random_seed", seed)
         console.setFloat("repeat_action_probability", 0.0)
         console.loadROM(self.rom)
-        self.rngs[i] = np.random.default_rng(seed)
+        self.idle[i] = np.random.default_rng(seed)
 
     def _start(self, i: int) -> None:
         console = self.consoles[i]
         console.reset_game()
-        for _ in range(self.rngs[i].integers(IDLE + 1)):
+        for _ in range(self.idle[i].integers(IDLE + 1)):
             console.act(self.choices[0])
         self.memory[i] = console.getRAM()
 
