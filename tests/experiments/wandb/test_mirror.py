@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from finished_runs import copy, make
@@ -94,7 +95,10 @@ def test_finished_runs_are_mirrored_once_and_whole(made, tmp_path):
     assert run["config"]["batch_size"] == config["batch_size"] and run["config"]["run_id"] == record.run_id
     assert list(history["_step"]) == list(curve["step"])
     assert list(history["metric"]) == pytest.approx(list(curve["metric"]))
-    assert summary["status"] == made["status"] and summary["b_simple"] == pytest.approx(curve["b_simple"].iloc[-1])
+    assert summary["status"] == made["status"]
+    assert summary["trace_cov"] == pytest.approx(curve["trace_cov"].dropna().iloc[-1])
+    assert not np.isfinite(curve["b_simple_high"]).any(), "so short a run determines no B_simple"
+    assert not {"b_simple", "b_simple_low", "b_simple_high"} & set(history)
     assert 0 < summary["steps_to_0.5"] < made["step"] and "steps_to_1e-06" not in summary
     assert summary["examples_to_0.5"] == 32 * summary["steps_to_0.5"]
 
